@@ -1,0 +1,31 @@
+"""Exceptions of the package: what is wrong, in words, and what to do."""
+
+from __future__ import annotations
+
+__all__ = [
+    "PteError",
+    "PteExecutionError",
+    "PteFormatError",
+    "PteLoadError",
+    "QuantizationError",
+]
+
+
+class PteError(Exception):
+    """Something is wrong with a ``.pte`` or its execution; the base of the three below."""
+
+
+class PteFormatError(PteError, ValueError):
+    """The bytes are not a whole ExecuTorch program; the message says what they are."""
+
+
+class PteLoadError(PteError):
+    """The program is whole, but this runtime cannot load it (a backend or a kernel is missing)."""
+
+
+class PteExecutionError(PteError):
+    """The program is loaded and the inputs fit, but its execution failed."""
+
+
+class QuantizationError(ValueError):
+    """A model or its calibration data cannot be quantized as asked."""

@@ -1,0 +1,43 @@
+"""Quantize, lower, look inside and run: ExecuTorch's road with its traps covered.
+
+Importing this module imports executorch, without its known noise (see ``common.pt2e.quiet``).
+"""
+
+from common._errors import (
+    PteError,
+    PteExecutionError,
+    PteFormatError,
+    PteLoadError,
+    QuantizationError,
+)
+from common._lowering import (
+    DelegationSummary,
+    Lowered,
+    delegation_summary,
+    lower_to_xnnpack,
+    xnnpack_ptq,
+)
+from common._pte_file import PteContents, ScalarSpec, TensorSpec, pte_contents, save_pte
+from common._runner import PteRunner
+from common.pt2e import quiet
+
+__all__ = [
+    "DelegationSummary",
+    "Lowered",
+    "PteContents",
+    "PteError",
+    "PteExecutionError",
+    "PteFormatError",
+    "PteLoadError",
+    "PteRunner",
+    "QuantizationError",
+    "ScalarSpec",
+    "TensorSpec",
+    "delegation_summary",
+    "lower_to_xnnpack",
+    "pte_contents",
+    "save_pte",
+    "xnnpack_ptq",
+]
+
+quiet()
