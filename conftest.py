@@ -6,6 +6,7 @@ tests/test_nbval.py shows that each repair is still needed and does what it says
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import time
@@ -18,6 +19,9 @@ import nbval.kernel
 import pytest
 
 from tools.execute_notebooks import kernel_env
+
+# Before torch is imported; see kernel_env.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 PATCHED_NBVAL = "0.11.0"
 LOOK_EVERY = 1.0  # seconds

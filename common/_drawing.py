@@ -143,7 +143,7 @@ def prepare(view: View, title: str) -> Picture:
     lines = [
         f"digraph {_quote(title)} {{",
         "  graph [rankdir=TB ordering=in nodesep=0.14 ranksep=0.25]",
-        f'  node [fixedsize=true fontname="Courier" fontsize={HEAD_PX} style=filled]',
+        f'  node [fixedsize=true fontname="Courier" fontsize={DETAIL_PX} style=filled]',
         "  edge [arrowsize=0.6]",
         *(_dot_node(box) for box in boxes),
         *(_dot_edge(source, target, side=source in aside) for source, target in edges),

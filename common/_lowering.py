@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import inspect
+import copy
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -83,7 +85,8 @@ def xnnpack_ptq(
         The Q/DQ graph: float32 ops between quantize and dequantize nodes, int8 weights.
 
     Raises:
-        TypeError: the example or a calibration batch is not a tuple.
+        TypeError: the example or a calibration batch is not a tuple, or a batch holds another
+            dtype than the example.
         ValueError: the model is in training mode or not float32, there is no calibration data,
             or a batch holds a NaN, an infinity, or another shape than the example. The last three
             are ``QuantizationError``, a ``ValueError``.
@@ -97,16 +100,17 @@ def xnnpack_ptq(
     """
     check_example(example_inputs)
     check_eval(model)
-    _check_float32(model)
+    _check_float32(model, example_inputs)
     if quantizer is None:
         quantizer, _ = get_xnnpack_quantizer(is_per_channel=is_per_channel, is_dynamic=is_dynamic)
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    traced, dynamic_shapes = _traceable(example_inputs, dynamic_shapes)
-    batches = (
-        iter([traced]) if is_dynamic else _batches(calibration, example_inputs, dynamic_shapes)
+    traced = _traceable(model, example_inputs, dynamic_shapes)
+    batches: Iterable[tuple[Any, ...]] = (
+        [traced] if is_dynamic else _batches(calibration, example_inputs, dynamic_shapes)
     )
-    prepared = prepare_pt2e(export_graph(model, traced, dynamic_shapes), quantizer)
+    graph = export_graph(model, traced, dynamic_shapes)
+    prepared = prepare_pt2e(graph, _without_batch_norm_patterns(quantizer))
     with torch.no_grad():
         for n, batch in enumerate(batches):
             try:
@@ -148,14 +152,14 @@ def lower_to_xnnpack(
     """
     check_example(example_inputs)
     check_eval(gm)
-    traced, dynamic_shapes = _traceable(example_inputs, dynamic_shapes)
+    traced = _traceable(gm, example_inputs, dynamic_shapes)
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower
 
     program = torch.export.export(gm, traced, dynamic_shapes=dynamic_shapes)
     _check_bounded(program)
-    _check_inputs_unchanged(program)
     edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    _check_inputs_unchanged(edge.exported_program())
     if any(is_qdq(node) for node in edge.exported_program().graph.nodes):
         # Quantize nodes outside every delegate: this import registers their out variants.
         import executorch.kernels.quantized  # noqa: F401
@@ -200,13 +204,33 @@ def delegation_summary(edge: Any) -> DelegationSummary:
     )
 
 
-def _check_float32(model: torch.nn.Module) -> None:
-    for name, t in chain(model.named_parameters(), model.named_buffers()):
-        if t.is_floating_point() and t.dtype != torch.float32:
+def _without_batch_norm_patterns(quantizer: Any) -> Any:
+    """Return a copy that looks for no BatchNorm: ``prepare_pt2e`` has folded them by then.
+
+    The quantizer exports each of these patterns anew at every call, which takes seconds.
+    """
+    quantizer = copy.copy(quantizer)
+    patterns = getattr(quantizer, "SUPPORTED_PATTERNS", ())
+    quantizer.SUPPORTED_PATTERNS = [p for p in patterns if "bn" not in p.name]
+    return quantizer
+
+
+def _check_float32(model: torch.nn.Module, example_inputs: tuple[Any, ...]) -> None:
+    named = chain(
+        model.named_parameters(),
+        model.named_buffers(),
+        ((f"example input {i}", value) for i, value in enumerate(example_inputs)),
+    )
+    for name, t in named:
+        if isinstance(t, torch.Tensor) and t.is_floating_point() and t.dtype != torch.float32:
             raise ValueError(
-                f"{name} is {str(t.dtype).removeprefix('torch.')}: quantization starts from a "
-                "float32 model. Call model.float() first."
+                f"{name} is {_name(t.dtype)}: quantization starts from a float32 model and "
+                "float32 data. Call .float() on both first."
             )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _batches(
@@ -222,41 +246,59 @@ def _batches(
             "calibration: expected an iterable of input tuples, got a tensor. "
             "Write [(x,) for x in images.split(1)]."
         )
-    iterator = iter(calibration)
+    try:
+        iterator = iter(calibration)
+    except TypeError:
+        raise TypeError(
+            f"calibration: expected an iterable of input tuples, got {type(calibration).__name__}"
+        ) from None
+    static = dynamic_shapes is None
     first = next(iterator, None)
     if first is None:
         raise QuantizationError(
             "calibration: got no batch. Without data every scale would stay 1 and the output "
             "would be noise."
         )
-    return _checked(chain([first], iterator), None if dynamic_shapes else example_inputs)
+    _check_batch(0, first, example_inputs, static)  # now: to prepare the graph takes seconds
+
+    def checked() -> Iterator[tuple[Any, ...]]:
+        yield first
+        for n, batch in enumerate(iterator, start=1):
+            _check_batch(n, batch, example_inputs, static)
+            yield batch
+
+    return checked()
 
 
-def _checked(batches: Iterable[Any], static: tuple[Any, ...] | None) -> Iterator[tuple[Any, ...]]:
-    for n, batch in enumerate(batches):
-        if not isinstance(batch, tuple):
+def _check_batch(n: int, batch: Any, example_inputs: tuple[Any, ...], static: bool) -> None:
+    where = f"calibration batch {n}"
+    if not isinstance(batch, tuple):
+        raise TypeError(
+            f"{where}: expected a tuple of inputs, got {type(batch).__name__}. "
+            "Write (x,) for one tensor."
+        )
+    if len(batch) != len(example_inputs):
+        raise QuantizationError(f"{where}: expected {len(example_inputs)} inputs, got {len(batch)}")
+    for i, (value, like) in enumerate(zip(batch, example_inputs, strict=True)):
+        if not isinstance(like, torch.Tensor):
+            continue  # a number or a container: the graph's own guard compares it
+        where = f"calibration batch {n}, input {i}"
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{where}: expected a tensor, got {type(value).__name__}")
+        if value.dtype != like.dtype:
             raise TypeError(
-                f"calibration batch {n}: expected a tuple of inputs, got {type(batch).__name__}. "
-                "Write (x,) for one tensor."
+                f"{where}: dtype {_name(value.dtype)}, but the example is {_name(like.dtype)}"
             )
-        if static is not None and len(batch) != len(static):
+        if value.shape != like.shape if static else value.dim() != like.dim():
             raise QuantizationError(
-                f"calibration batch {n}: expected {len(static)} inputs, got {len(batch)}"
+                f"{where}: shape {tuple(value.shape)}, but the graph is exported for "
+                f"{tuple(like.shape)}, the shape of the example"
             )
-        for i, value in enumerate(batch):
-            if not isinstance(value, torch.Tensor):
-                continue
-            if static is not None and value.shape != static[i].shape:
-                raise QuantizationError(
-                    f"calibration batch {n}, input {i}: shape {tuple(value.shape)}, but the graph "
-                    f"is exported for {tuple(static[i].shape)}, the shape of the example"
-                )
-            if value.is_floating_point() and not torch.isfinite(value).all():
-                raise QuantizationError(
-                    f"calibration batch {n}, input {i}: holds a NaN or an infinity, from which no "
-                    "range can be taken. Clean the data first."
-                )
-        yield batch
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise QuantizationError(
+                f"{where}: holds a NaN or an infinity, from which no range can be taken. "
+                "Clean the data first."
+            )
 
 
 def _course_digits(example_inputs: tuple[Any, ...]) -> Iterator[tuple[torch.Tensor]]:
@@ -270,7 +312,9 @@ def _course_digits(example_inputs: tuple[Any, ...]) -> Iterator[tuple[torch.Tens
     return calibration_batches(x.shape[0])
 
 
-def _traceable(example_inputs: tuple[Any, ...], dynamic_shapes: Any) -> tuple[tuple[Any, ...], Any]:
+def _traceable(
+    model: torch.nn.Module, example_inputs: tuple[Any, ...], dynamic_shapes: Any
+) -> tuple[Any, ...]:
     """Make the example safe to trace: no tensor given twice, no dynamic dimension of size 1."""
     seen: set[int] = set()
 
@@ -282,21 +326,23 @@ def _traceable(example_inputs: tuple[Any, ...], dynamic_shapes: Any) -> tuple[tu
         seen.add(id(value))
         return value
 
-    example_inputs = pytree.tree_map(once, example_inputs)
-    if dynamic_shapes is None:
-        return example_inputs, None
-    shapes = list(dynamic_shapes.values()) if isinstance(dynamic_shapes, dict) else dynamic_shapes
-    doubled = [_double_ones(v, s) for v, s in zip(example_inputs, shapes, strict=False)]
-    return (*doubled, *example_inputs[len(doubled) :]), dynamic_shapes
+    traced = list(pytree.tree_map(once, example_inputs))
+    if isinstance(dynamic_shapes, dict):  # by parameter name, in any order
+        names = inspect.signature(model.forward).parameters
+        dynamic_shapes = [dynamic_shapes.get(name) for name in names]
+    if isinstance(dynamic_shapes, Sequence):
+        for i, (value, dims) in enumerate(zip(traced, dynamic_shapes, strict=False)):
+            traced[i] = _double_ones(value, dims)
+    return tuple(traced)
 
 
 def _double_ones(value: Any, dims: Any) -> Any:
     """Repeat dynamic dimensions of size 1: torch.export takes 1 for a constant."""
     if not isinstance(value, torch.Tensor) or not dims:
         return value
-    named = dims.items() if isinstance(dims, dict) else enumerate(dims)
-    for d, dim in named:
-        if dim is not None and not isinstance(dim, int) and value.shape[d] == 1:
+    for d, dim in dims.items() if isinstance(dims, dict) else enumerate(dims):
+        static = dim is None or isinstance(dim, int) or dim == torch.export.Dim.STATIC
+        if not static and value.shape[d] == 1:
             value = torch.cat([value, value], dim=d)
     return value
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from common._errors import PteFormatError
+from common._runtime import check_consistency
 
 IDENTIFIER = b"ET12"
 STATIC = 0  # executorch.exir.schema.TensorShapeDynamism.STATIC
@@ -77,6 +78,8 @@ class ScalarSpec:
 class PteContents:
     """What a ``.pte`` holds, read without loading it. All sizes are in bytes.
 
+    In a file with one method, the four parts and the padding add up to the size.
+
     Attributes:
         size: the whole file.
         program: the flatbuffer: instructions, tensor descriptions, operator names.
@@ -126,7 +129,7 @@ def read_pte(path_or_bytes: str | os.PathLike[str] | bytes | bytearray | memoryv
     """
     if isinstance(path_or_bytes, bytes | bytearray | memoryview):
         data, name = bytes(path_or_bytes), "the bytes given"
-    elif isinstance(path_or_bytes, str | os.PathLike):
+    elif isinstance(path_or_bytes, (str, os.PathLike)):
         path = Path(path_or_bytes).expanduser()
         # Windows reports a directory as a PermissionError
         if path.is_dir():
@@ -167,29 +170,24 @@ def pte_contents(
     data = read_pte(path_or_bytes)
     program = parse_program(data)
     plan = find_plan(program, method)
-    head = flatbuffer_size(data)
     segments = [s.size for s in program.segments]
-    blobs = tuple(
-        segments[d.processed.index]
-        if int(d.processed.location) == 1  # DataLocation.SEGMENT
-        else len(program.backend_delegate_data[d.processed.index].data)
-        for d in plan.delegates
-    )
-    blob_segments = {
-        d.processed.index
-        for p in program.execution_plan
-        for d in p.delegates
-        if int(d.processed.location) == 1
-    }
+    inline = [len(d.data) for d in program.backend_delegate_data]
+
+    def blob_size(delegate: Any) -> int:
+        where = segments if _in_segment(delegate) else inline
+        return where[delegate.processed.index]
+
+    all_delegates = [d for p in program.execution_plan for d in p.delegates]
+    blob_segments = {d.processed.index for d in all_delegates if _in_segment(d)}
+    constants = sum(len(b.storage) for b in program.constant_buffer)
     weights = sum(size for i, size in enumerate(segments) if i not in blob_segments)
-    weights += sum(len(b.storage) for b in program.constant_buffer)
-    in_segments = sum(segments)
+    head = flatbuffer_size(data)
     return PteContents(
         size=len(data),
-        program=head,
-        weights=weights,
-        delegate_blobs=blobs,
-        padding=len(data) - head - in_segments,
+        program=head - sum(inline) - constants,
+        weights=weights + constants,
+        delegate_blobs=tuple(blob_size(d) for d in plan.delegates),
+        padding=len(data) - head - sum(segments),
         arena=sum(plan.non_const_buffer_sizes[1:]),
         inputs=tuple(value_spec(plan.values[i].val) for i in plan.inputs),
         outputs=tuple(value_spec(plan.values[i].val) for i in plan.outputs),
@@ -204,12 +202,20 @@ def parse_program(data: bytes) -> Any:
     from executorch.exir._serialize._flatbuffer_program import _flatbuffer_to_program
 
     try:
-        return _flatbuffer_to_program(data[: flatbuffer_size(data)])
+        program = _flatbuffer_to_program(data[: flatbuffer_size(data)])
     except Exception as error:  # the parser of damaged bytes can raise anything
         raise PteFormatError(
             f"the program is damaged: its description cannot be read ({type(error).__name__}: "
             f"{error}). Export it again, or copy the file again."
         ) from error
+    # The parser above takes what it finds: a name cut short, None for a table that is missing.
+    # It comes first all the same, since C++ aborts when it logs a name that is not UTF-8.
+    check_consistency(data)
+    return program
+
+
+def _in_segment(delegate: Any) -> bool:
+    return int(delegate.processed.location) == 1  # DataLocation.SEGMENT, else inside the flatbuffer
 
 
 def find_plan(program: Any, method: str) -> Any:

@@ -77,7 +77,7 @@ class PteRunner:
         method: str = "forward",
     ) -> None:
         data = read_pte(path_or_bytes)
-        if isinstance(path_or_bytes, str | os.PathLike):
+        if isinstance(path_or_bytes, (str, os.PathLike)):
             verify_checksum(path_or_bytes, data)
         plan = find_plan(parse_program(data), method)
         _check_loadable(plan)
@@ -97,7 +97,6 @@ class PteRunner:
         """Load the program anew: buffers that a model changes while it runs start again."""
         with log_taken():
             try:
-                # InternalConsistency is the default of this API; without it more damage crashes.
                 program = runtime().load_program(self._data)
                 method = program.load_method(self._method_name)
             except RuntimeError as error:
@@ -119,7 +118,7 @@ class PteRunner:
             and are not overwritten by the next call.
 
         Raises:
-            TypeError: an input is no tensor, or has another dtype.
+            TypeError: an input is no dense tensor on the CPU, or has another dtype.
             ValueError: the number of inputs, a rank or a dimension does not fit.
             PteExecutionError: the program failed although its inputs fit.
         """
@@ -170,20 +169,31 @@ class PteRunner:
 
 def _matcher(spec: TensorSpec | ScalarSpec) -> Callable[[Any], bool]:
     """Return a test, as cheap as possible, for inputs that need no preparation at all."""
-    contiguous = isinstance(spec, TensorSpec) and spec.dim_order == tuple(range(len(spec.shape)))
-    if not contiguous or spec.dynamic or spec.dtype.is_complex:
+    if (
+        not isinstance(spec, TensorSpec)
+        or spec.dim_order != tuple(range(len(spec.shape)))
+        or spec.dynamic
+        or spec.dtype.is_complex
+        or 0 in spec.shape
+    ):
         return lambda value: False
     dtype, shape, kind = spec.dtype, torch.Size(spec.shape), torch.Tensor
-    strided = torch.strided
-    return lambda x: (
-        type(x) is kind
-        and x.dtype is dtype
-        and x.shape == shape
-        and x.is_cpu
-        and x.layout is strided
-        and x.is_contiguous()
-        and not x.is_neg()
-    )
+
+    def fits(x: Any) -> bool:
+        try:
+            return (
+                type(x) is kind
+                and x.dtype is dtype
+                and x.shape == shape
+                and x.is_cpu
+                and x.is_contiguous()
+                and not x.is_neg()
+                and x.data_ptr() != 0
+            )
+        except RuntimeError:  # of is_contiguous or data_ptr: no tensor with plain memory
+            return False
+
+    return fits
 
 
 def _scalar(i: int, spec: ScalarSpec, value: Any) -> Any:
@@ -202,6 +212,11 @@ def _tensor(i: int, spec: TensorSpec, value: Any) -> torch.Tensor:
         is_array = hasattr(value, "__array_interface__")
         how = ". Convert it: torch.from_numpy(array)" if is_array else ""
         raise TypeError(f"input {i}: expected a torch.Tensor, {spec}; got {_type_name(value)}{how}")
+    if value.layout != torch.strided or value.is_nested or not value.is_cpu:
+        layout = "nested" if value.is_nested else _name(value.layout)
+        raise TypeError(
+            f"input {i}: expected a dense tensor on the CPU, got a {layout} one on {value.device}"
+        )
     # C++ knows torch.Tensor only: not nn.Parameter, not other subclasses.
     x = value.detach().as_subclass(torch.Tensor)
     if x.dtype != spec.dtype:
@@ -209,16 +224,26 @@ def _tensor(i: int, spec: TensorSpec, value: Any) -> torch.Tensor:
             f"input {i}: expected dtype {_name(spec.dtype)}, got {_name(x.dtype)}. "
             f"Convert it: x.to(torch.{_name(spec.dtype)})"
         )
-    if x.layout != torch.strided or not x.is_cpu:
-        raise TypeError(
-            f"input {i}: expected a dense tensor on the CPU, got {x.layout} on {x.device}"
-        )
     _check_shape(i, spec, tuple(x.shape))
+    if not x.numel():
+        return torch.empty(x.shape, dtype=x.dtype)  # C++ aborts on the strides of an empty view
+    if not _has_memory(x):
+        raise TypeError(
+            f"input {i}: this tensor has no memory to read: its storage was freed, or it stands "
+            "for another one inside torch.func (vmap, grad). Call the runner outside, and on data."
+        )
     x = x.resolve_conj().resolve_neg()
     # C++ reads the memory in the order stored in the file, whatever the strides say.
     order = spec.dim_order
     back = [order.index(d) for d in range(len(order))]
     return x.permute(order).contiguous().permute(back)
+
+
+def _has_memory(x: torch.Tensor) -> bool:
+    try:
+        return x.data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 def _check_shape(i: int, spec: TensorSpec, shape: tuple[int, ...]) -> None:
@@ -248,8 +273,8 @@ def _check_loadable(plan: Any) -> None:
         )
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _name(of_torch: torch.dtype | torch.layout) -> str:
+    return str(of_torch).removeprefix("torch.")
 
 
 def _type_name(value: Any) -> str:

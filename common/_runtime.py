@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from common._errors import PteFormatError
 from common.env import capture_stderr
 from common.pt2e import quiet
 
@@ -57,6 +58,18 @@ def runtime() -> Any:
         # The first use of the thread pool logs five lines: let that happen here.
         portable_lib._threadpool_get_thread_count()
         return Runtime.get()
+
+
+def check_consistency(data: bytes) -> None:
+    """Let the runtime's own verifier look over the description of a program."""
+    with log_taken():
+        try:
+            # InternalConsistency is the default of this API; without it more damage crashes.
+            runtime().load_program(data)
+        except RuntimeError as error:
+            raise PteFormatError(
+                f"not a whole program: {explain(error, LOG.getvalue())}"
+            ) from None
 
 
 def missing_operators(names: list[str]) -> list[str]:

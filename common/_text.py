@@ -10,7 +10,7 @@ NARROW_EM = 0.61
 
 # A line must not begin with closing punctuation, so it stays with the character before it.
 _CLOSING = "，。、；：？！）」』】》〉％…"
-_WORD = re.compile(rf"\s+|[\u2e80-\uffef][{_CLOSING}]*|[^\s\u2e80-\uffef]+")
+_WORD = re.compile(rf"\s+|[\u2e80-\uffef][{_CLOSING}]*|[^\s\u2e80-\uffef]+[{_CLOSING}]*")
 # Where a long name may be broken, best place first: after a dot, after an underscore, anywhere.
 _PARTS = (re.compile(r"[^./]*[./]+|[^./]+"), re.compile(r"[^_-]*[_-]+|[^_-]+"), re.compile(r"."))
 _ILLEGAL_IN_XML = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")

@@ -116,14 +116,16 @@ def capture_stderr() -> Iterator[CapturedStderr]:
             newline="",
             write_through=True,
         )
-        with _fd2_into(file.fileno()), sink:
-            sys.stderr = sink
-            try:
-                yield captured
-            finally:
-                sys.stderr = before
-        file.seek(0)
-        captured.text = file.read().decode("utf-8", "replace")
+        try:
+            with _fd2_into(file.fileno()), sink:
+                sys.stderr = sink
+                try:
+                    yield captured
+                finally:
+                    sys.stderr = before
+        finally:
+            file.seek(0)
+            captured.text = file.read().decode("utf-8", "replace")
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from common._lowering import (
     lower_to_xnnpack,
     xnnpack_ptq,
 )
+from common._memory import PlannedTensor, memory_plan
 from common._pte_file import PteContents, ScalarSpec, TensorSpec, pte_contents, save_pte
 from common._runner import PteRunner
 from common.pt2e import quiet
@@ -24,6 +25,7 @@ from common.pt2e import quiet
 __all__ = [
     "DelegationSummary",
     "Lowered",
+    "PlannedTensor",
     "PteContents",
     "PteError",
     "PteExecutionError",
@@ -35,6 +37,7 @@ __all__ = [
     "TensorSpec",
     "delegation_summary",
     "lower_to_xnnpack",
+    "memory_plan",
     "pte_contents",
     "save_pte",
     "xnnpack_ptq",

@@ -15,11 +15,12 @@ from typing import Any
 from common._annotations import annotation_notes
 from common._dot import DotError, DotMissing, layout
 from common._drawing import prepare, svg
+from common._figure import Figure, figure
 from common._fx_view import Box, Role, View, view
 from common._table import Table, table
 from common._text import clean
 
-__all__ = ["DotError", "Drawing", "Table", "annotation_notes", "draw", "table"]
+__all__ = ["DotError", "Drawing", "Figure", "Table", "annotation_notes", "draw", "figure", "table"]
 
 _ALT_OPS = 12
 _PLURALS = {Role.INPUT, Role.OP, Role.OBSERVER, Role.WEIGHT, Role.DELEGATE, Role.OUTPUT}

@@ -32,7 +32,8 @@ TIMING_LESSON = "M08-4_speed"
 
 IGNORE_TAG = "nbval-ignore-output"
 EXERCISE_TAG = "exercise"
-TAGS = frozenset({IGNORE_TAG, EXERCISE_TAG})
+SLOW_TAG = "slow"  # nothing in the exercises needs this cell
+TAGS = frozenset({IGNORE_TAG, EXERCISE_TAG, SLOW_TAG})
 
 
 def rule(function: Rule) -> Rule:

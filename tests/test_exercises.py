@@ -155,11 +155,16 @@ else:
 
 
 def solved(nb: NotebookNode, exercises: list[Exercise]) -> NotebookNode:
-    """A copy in which each exercise is solved, and followed by the attempt of its wrong answer."""
+    """A copy in which each exercise is solved, and followed by the attempt of its wrong answer.
+
+    Cells tagged `slow` are left out: nbval has run them, and no exercise needs them.
+    """
     by_id = {exercise.cell.id: exercise for exercise in exercises}
     copy = from_dict(nb)
     cells = []
     for cell in copy.cells:
+        if rules.SLOW_TAG in rules.tags(cell):
+            continue
         cells.append(cell)
         if exercise := by_id.get(cell.id):
             cell.source = exercise.filled(exercise.solution)

@@ -30,10 +30,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 LAYERS = [
     {"env", "_errors", "_text"},
     {"graph_utils", "models", "data", "metrics"}
-    | {"_table", "_fx_view", "_annotations", "_dot", "_drawing", "viz"},
+    | {"_table", "_figure", "_fx_view", "_annotations", "_dot", "_drawing", "viz"},
     {"pt2e"},
-    {"_pte_file", "_runtime", "_runner", "_lowering"},
+    {"_pte_file", "_memory", "_runtime", "_runner", "_lowering", "_verification"},
     {"executorch_utils"},
+    {"timing", "report"},
 ]
 LAYER_OF = {name: i for i, names in enumerate(LAYERS) for name in names}
 WITHOUT_EXECUTORCH = LAYERS[0] | LAYERS[1]
