@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import copy
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple

@@ -107,4 +107,4 @@ def fx_graph(gm: Any) -> fx.Graph:
 
 def _without_dialect(name: str) -> str:
     """Turn the Edge spelling of a q/dq op into the ATen one; leave other names alone."""
-    return re.sub(r"^quantized_decomposed_(\w+?)_(?:default|tensor)$", r"\1", name)
+    return re.sub(r"^quantized_decomposed_(\w+?)_(?:default|tensor2?)$", r"\1", name)

@@ -1,0 +1,127 @@
+"""Small models, their programs, and ExecuTorch's own API, shared by the tests of `common`.
+
+conftest.py lowers each of them once a session: a lowering takes 2 to 4 s.
+Nothing here imports executorch at the top: a subprocess imports this file before `quiet()`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+Inputs = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model on its road: eager, as Q/DQ graph (or None), lowered."""
+
+    model: nn.Module
+    example: Inputs
+    qdq: Any
+    edge: Any
+    pte: bytes
+
+
+class ConvRelu(nn.Module):
+    """One convolution with ReLU; the same weights in every process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.conv(x))
+
+
+class CumsumNet(nn.Module):
+    """The model of M08-3: XNNPACK takes everything but the cumsum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.conv1 = nn.Conv2d(3, 8, 3, padding=1)
+            self.conv2 = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv2(torch.cumsum(torch.relu(self.conv1(x)), dim=1))
+
+
+class Counter(nn.Module):
+    """Returns the input times the number of calls so far: a model that keeps state."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return x * self.calls
+
+
+class ManyValues(nn.Module):
+    """Inputs and outputs of several kinds, nested outputs included."""
+
+    def forward(
+        self, x: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor, times: int, plus: float
+    ) -> Any:
+        return x[ids] * times + plus, {"not": ~mask, "pair": [x.sum(), ids + 1]}
+
+
+class TwoLinear(nn.Module):
+    """A model of two inputs that are easily exchanged for one another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            self.a, self.b = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.a(x) - self.b(y)
+
+
+def image(seed: int = 0, *, batch: int = 1, size: int = 8) -> torch.Tensor:
+    """A random image `(batch, 3, size, size)`, another for each seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, 3, size, size, generator=generator)
+
+
+def quantized_conv() -> Any:
+    """The Q/DQ graph of ConvRelu, calibrated with its one image."""
+    from common.executorch_utils import xnnpack_ptq
+
+    x = (image(),)
+    return xnnpack_ptq(ConvRelu().eval(), x, calibration=[x])
+
+
+def last_scale(qdq: Any) -> float:
+    """Scale of the last quantize node: one LSB of the output."""
+    nodes = [n for n in qdq.graph.nodes if "quantize_per_tensor" in str(n.target)]
+    return nodes[-1].args[1]
+
+
+def portable(model: nn.Module, example: Inputs) -> bytes:
+    """Lower without a delegate, by ExecuTorch's own calls."""
+    from executorch.exir import to_edge
+
+    return to_edge(torch.export.export(model, example)).to_executorch().buffer
+
+
+def raw(pte: bytes, *inputs: Any) -> list[Any]:
+    """Run `forward` by ExecuTorch's own API; its log is dropped."""
+    from executorch.runtime import Runtime
+
+    from common.env import capture_stderr
+
+    with capture_stderr():
+        program = Runtime.get().load_program(pte)
+        return list(program.load_method("forward").execute(list(inputs)))
