@@ -180,7 +180,7 @@ def delegation_summary(edge: Any) -> DelegationSummary:
         TypeError: ``edge`` has no graph.
 
     Example:
-        >>> edge, _ = lower_to_xnnpack(torch.nn.ReLU(), (torch.zeros(1, 4),))
+        >>> edge, _ = lower_to_xnnpack(torch.nn.ReLU().eval(), (torch.zeros(1, 4),))
         >>> delegation_summary(edge).by_op
         {'aten_relu_default': (1, 0), 'getitem': (0, 1)}
     """

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import io
 import os
 import struct
 import tempfile
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -273,7 +275,7 @@ def save_pte(pte: bytes, path: str | os.PathLike[str]) -> Path:
         >>> save_pte(b"not a program", "model.pte")
         Traceback (most recent call last):
         ...
-        common._errors.PteFormatError: the bytes given: a text file, not an ExecuTorch program
+        common._errors.PteFormatError: the bytes given: not an ExecuTorch program but a text file
     """
     if not isinstance(pte, bytes | bytearray | memoryview):
         raise TypeError(f"pte: expected bytes, got {type(pte).__name__}{_hint(pte)}")
@@ -321,7 +323,7 @@ def _write_atomically(path: Path, data: bytes) -> None:
 def _check_header(data: bytes, name: str) -> None:
     # Before any C++: a log line with bytes that are not UTF-8 aborts the process.
     if data[4:8] != IDENTIFIER:
-        raise PteFormatError(f"{name}: {_what_is(data)}, not an ExecuTorch program")
+        raise PteFormatError(f"{name}: not an ExecuTorch program but {_what_is(data)}")
     header = _extended_header(data)
     if header:
         program_size, segment_base, segment_size = header
@@ -351,11 +353,7 @@ def _what_is(data: bytes) -> str:
         if data.startswith(magic):
             return what
     if data.startswith(b"PK\x03\x04"):
-        if b"archive_format" in data[:4096] or b"serialized_exported_program" in data:
-            return "a .pt2 archive of torch.export.save: lower it first"
-        if b"data.pkl" in data[:4096]:
-            return "a torch.save file: load the model with torch.load and lower it first"
-        return "a zip archive"
+        return _what_zip(data)
     tag = data[4:8]
     if tag == b"BP08":
         return "a bundled program (with test inputs): extract the program first"
@@ -373,6 +371,21 @@ def _what_is(data: bytes) -> str:
         return "an HTML page, perhaps an error page saved by a download"
     has_controls = any(ord(c) < 32 and c not in "\t\n\r\f" for c in head)
     return "unknown data" if has_controls else "a text file"
+
+
+def _what_zip(data: bytes) -> str:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = {name.rpartition("/")[2] for name in archive.namelist()}
+    except zipfile.BadZipFile:
+        return "a damaged zip archive"
+    if "archive_format" in names:
+        return "a .pt2 archive of torch.export.save: lower it first"
+    if "constants.pkl" in names:
+        return "a TorchScript file: export the model with torch.export instead"
+    if "data.pkl" in names:
+        return "a torch.save file: load the model with torch.load and lower it first"
+    return "a zip archive"
 
 
 def _hint(value: object) -> str:

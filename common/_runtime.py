@@ -67,9 +67,7 @@ def check_consistency(data: bytes) -> None:
             # InternalConsistency is the default of this API; without it more damage crashes.
             runtime().load_program(data)
         except RuntimeError as error:
-            raise PteFormatError(
-                f"not a whole program: {explain(error, LOG.getvalue())}"
-            ) from None
+            raise PteFormatError(f"not a whole program: {explain(error, LOG.getvalue())}") from None
 
 
 def missing_operators(names: list[str]) -> list[str]:

@@ -19,7 +19,7 @@ Inputs = tuple[Any, ...]
 class Program:
     """A model on its road: eager, as Q/DQ graph (or None), lowered."""
 
-    model: nn.Module
+    model: Any
     example: Inputs
     qdq: Any
     edge: Any
@@ -123,5 +123,6 @@ def raw(pte: bytes, *inputs: Any) -> list[Any]:
     from common.env import capture_stderr
 
     with capture_stderr():
-        program = Runtime.get().load_program(pte)
-        return list(program.load_method("forward").execute(list(inputs)))
+        method = Runtime.get().load_program(pte).load_method("forward")
+        assert method is not None
+        return list(method.execute(list(inputs)))

@@ -99,8 +99,9 @@ def test_a_model_in_training_mode_is_refused() -> None:
 
 
 def test_a_part_in_training_mode_is_refused_by_name() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout())).eval()
-    model[1][0].train()
+    dropout = nn.Dropout()
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(dropout)).eval()
+    dropout.train()
     with pytest.raises(ValueError, match=r"training mode \(1\.0\): dropout"):
         export_module(model, (torch.zeros(1, 2),))
 
@@ -167,6 +168,9 @@ def heard() -> Iterator[list[str]]:
     """
     messages: list[str] = []
 
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        messages.append(str(message))
+
     class Ear(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(f"{record.name}: {record.getMessage()}")
@@ -176,7 +180,7 @@ def heard() -> Iterator[list[str]]:
     ear = Ear()
     with warnings.catch_warnings():
         warnings.resetwarnings()
-        warnings.showwarning = lambda text, *_: messages.append(str(text))
+        warnings.showwarning = show
         for logger in loggers:
             logger.filters.clear()
             logger.addHandler(ear)

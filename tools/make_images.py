@@ -25,7 +25,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "notebooks" / "images"
 WIDTH = 380
 _FONTS = "ui-monospace,SFMono-Regular,Menlo,Consolas,DejaVu Sans Mono,Liberation Mono,monospace"
 _INK, _LINE = "#111", "#555"
-_LEFT, _RIGHT, _STEM = 12, 252, 28
+_LEFT, _RIGHT, _STEM = 10, 254, 26
 _HEAD, _SMALL = 15, 13
 
 
@@ -132,14 +132,14 @@ class _Painter:
 
     def parts(self, boxes: list[tuple[str, str, str]]) -> tuple[int, int]:
         """Draw boxes side by side with arrows from one to the next."""
-        top, width, gap = self._y, 70, 15
+        top, width, gap = self._y, 74, 11
         for i, (head, detail, kind) in enumerate(boxes):
             x = _LEFT + i * (width + gap)
             self._outline(x, top, width, 48, kind)
             self._text(head, x + width // 2, top + 21, _SMALL, anchor="middle", bold=True)
             self._text(detail, x + width // 2, top + 38, _SMALL, anchor="middle")
             if i:
-                self._add(f'<path d="M{x - gap} {top + 24}h8" stroke="{_LINE}" stroke-width="2"/>')
+                self._add(f'<path d="M{x - gap} {top + 24}h4" stroke="{_LINE}" stroke-width="2"/>')
                 self._add(f'<path d="M{x} {top + 24}l-8-4v8z" fill="{_LINE}"/>')
         self._y += 48
         return top, self._y
@@ -157,7 +157,7 @@ class _Painter:
 
     def lesson(self, name: str, column: int, top: int, bottom: int, *, written: bool) -> None:
         """Draw a bracket from top to bottom with the lesson's name; dashed while it is to come."""
-        x, dash = 262 + 58 * column, "" if written else ' stroke-dasharray="4 4"'
+        x, dash = 263 + 58 * column, "" if written else ' stroke-dasharray="4 4"'
         self._add(
             f'<path d="M{x} {top}h6v{bottom - top}h-6" fill="none" stroke="{_INK}" '
             f'stroke-width="2"{dash}/>'

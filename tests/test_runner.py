@@ -1,0 +1,676 @@
+"""`PteRunner` against eager PyTorch, and beside ExecuTorch's own API.
+
+Where the raw API is silently wrong, a test shows that too: when one of these fails, ExecuTorch
+has mended it, and the runner can do less.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from common import _runner, _runtime
+from common.env import capture_stderr
+from common.executorch_utils import (
+    PteError,
+    PteExecutionError,
+    PteFormatError,
+    PteLoadError,
+    PteRunner,
+    ScalarSpec,
+    TensorSpec,
+)
+from tests.programs import Program, TwoLinear, image, portable, raw
+
+
+@pytest.fixture(scope="module")
+def runner(conv: Program) -> PteRunner:
+    return PteRunner(conv.pte)
+
+
+@pytest.fixture(scope="module")
+def many(many_values: Program) -> PteRunner:
+    return PteRunner(many_values.pte)
+
+
+class Tagged(torch.Tensor):
+    """A subclass, as libraries make them."""
+
+
+# --- inputs that have to work, whatever their layout
+
+
+def channels_last(x: torch.Tensor) -> torch.Tensor:
+    return x.to(memory_format=torch.channels_last)
+
+
+def from_a_picture(x: torch.Tensor) -> torch.Tensor:
+    """As a picture comes: (H, W, C) in NumPy, permuted."""
+    array = np.ascontiguousarray(x[0].permute(1, 2, 0).numpy())
+    return torch.from_numpy(array).permute(2, 0, 1)[None]
+
+
+def strided_slice(x: torch.Tensor) -> torch.Tensor:
+    wide = torch.zeros(1, 3, 16, 24)
+    wide[:, :, ::2, ::3] = x
+    return wide[:, :, ::2, ::3]
+
+
+def negative_view(x: torch.Tensor) -> torch.Tensor:
+    """A lazy negation, as `torch.imag` of a conjugate is one."""
+    return torch.complex(torch.zeros_like(x), -x).conj().imag
+
+
+def read_only(x: torch.Tensor) -> torch.Tensor:
+    array = x.numpy().copy()
+    array.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
+
+
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "channels_last": channels_last,
+    "picture": from_a_picture,
+    "strided slice": strided_slice,
+    "with an offset": lambda x: torch.cat([torch.zeros(5), x.flatten()])[5:].view(x.shape),
+    "other order": lambda x: x.permute(3, 1, 0, 2).contiguous().permute(2, 1, 3, 0),
+    "channel slice": lambda x: torch.cat([x, x + 1], 1)[:, :3],
+    "odd stride of a dimension of size 1": lambda x: torch.cat([x, x + 1])[::2],
+    "negative view": negative_view,
+    "negative channels_last view": lambda x: channels_last(negative_view(x)),
+    "requires grad": lambda x: x.clone().requires_grad_(),
+    "result of a computation with a gradient": lambda x: x.clone().requires_grad_() * 1,
+    "parameter": nn.Parameter,
+    "subclass": lambda x: x.as_subclass(Tagged),
+    "channels_last subclass": lambda x: channels_last(x).as_subclass(Tagged),
+    "read-only memory": read_only,
+    "copy on write": torch._lazy_clone,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("exported_with", ["conv", "conv_channels_last", "conv_dynamic"])
+def test_every_layout_gives_the_result_of_eager(
+    layout: str, exported_with: str, request: pytest.FixtureRequest
+) -> None:
+    program = request.getfixturevalue(exported_with)
+    plain = image(1)
+    x = LAYOUTS[layout](plain)
+    assert torch.equal(x.detach().as_subclass(torch.Tensor), plain)
+    y = PteRunner(program.pte)(x)
+    with torch.no_grad():
+        assert torch.allclose(y, program.model(plain), atol=1e-5)
+    assert type(y) is torch.Tensor
+    assert not y.requires_grad
+
+
+def test_expanded_input(conv: Program, runner: PteRunner) -> None:
+    x = torch.tensor([0.5, -1.0, 2.0]).view(1, 3, 1, 1).expand(1, 3, 8, 8)
+    assert torch.allclose(runner(x), conv.model(x), atol=1e-5)
+
+
+def test_conjugate_view_of_a_complex_input() -> None:
+    class Copy(nn.Module):
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            return z.clone()
+
+    pte = portable(Copy().eval(), (torch.zeros(2, dtype=torch.complex64),))
+    z = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    assert PteRunner(pte)(z).tolist() == [1 - 2j, 3 + 4j]
+    assert raw(pte, z)[0].tolist() == [1 + 2j, 3 - 4j], "mended in ExecuTorch"
+
+
+def test_the_callers_input_is_not_changed(runner: PteRunner) -> None:
+    x = channels_last(image(2))
+    copied, strides = x.clone(), x.stride()
+    runner(x)
+    assert torch.equal(x, copied)
+    assert x.stride() == strides
+
+
+def test_under_inference_mode_and_no_grad(conv: Program, runner: PteRunner) -> None:
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            x = image(3) + 0
+            for given in (x, channels_last(x), image(3)):
+                assert torch.allclose(runner(given), conv.model(given), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("exported_with", "layout"),
+    [("conv", "channels_last"), ("conv", "picture"), ("conv_channels_last", "contiguous"),
+     ("conv", "negative view")],
+)  # fmt: skip
+def test_raw_api_is_silently_wrong(
+    exported_with: str, layout: str, request: pytest.FixtureRequest
+) -> None:
+    program = request.getfixturevalue(exported_with)
+    x = LAYOUTS[layout](image(1))
+    (y,) = raw(program.pte, x)
+    assert (y - program.model(image(1))).abs().max() > 0.1, "mended in ExecuTorch"
+
+
+@pytest.mark.parametrize("layout", ["strided slice", "parameter", "subclass", "other order"])
+def test_raw_api_refuses(layout: str, conv: Program) -> None:
+    with pytest.raises(RuntimeError):
+        raw(conv.pte, LAYOUTS[layout](image(1)))
+
+
+# --- inputs that have to be refused
+
+X = image()
+
+WRONG_INPUTS: dict[str, tuple[tuple, type[Exception], str]] = {
+    "none": ((), ValueError, r"expected 1 input: float32 \(1, 3, 8, 8\), got 0$"),
+    "two": ((X, X), ValueError, r"expected 1 input: float32 \(1, 3, 8, 8\), got 2$"),
+    "numpy": (
+        (X.numpy(),), TypeError,
+        r"input 0: expected a torch\.Tensor, float32 \(1, 3, 8, 8\); got numpy\.ndarray\. "
+        r"Convert it: torch\.from_numpy\(array\)$",
+    ),
+    "None": ((None,), TypeError, r"input 0: expected a torch\.Tensor, .*; got NoneType$"),
+    "number": ((1.0,), TypeError, r"input 0: expected a torch\.Tensor, .*; got float$"),
+    "list": (([X],), TypeError, r"input 0: expected a torch\.Tensor, .*; got list$"),
+    "dict": (({"x": X},), TypeError, r"input 0: expected a torch\.Tensor, .*; got dict$"),
+    "float64": (
+        (X.double(),), TypeError,
+        r"input 0: expected dtype float32, got float64\. Convert it: x\.to\(torch\.float32\)$",
+    ),
+    "half": ((X.half(),), TypeError, "input 0: expected dtype float32, got float16"),
+    "bfloat16": ((X.bfloat16(),), TypeError, "input 0: expected dtype float32, got bfloat16"),
+    "int64": ((X.long(),), TypeError, "input 0: expected dtype float32, got int64"),
+    "bool": ((X > 0,), TypeError, "input 0: expected dtype float32, got bool"),
+    "complex": ((X + 0j,), TypeError, "input 0: expected dtype float32, got complex64"),
+    "rank 3": (
+        (X[0],), ValueError,
+        r"input 0: expected shape \(1, 3, 8, 8\), got \(3, 8, 8\): 3 dimensions instead of 4$",
+    ),
+    "rank 5": ((X[None],), ValueError, "5 dimensions instead of 4$"),
+    "rank 0": ((X.sum(),), ValueError, r"got \(\): 0 dimensions instead of 4$"),
+    "batch 4": (
+        (X.repeat(4, 1, 1, 1),), ValueError,
+        r"input 0: expected shape \(1, 3, 8, 8\), got \(4, 3, 8, 8\): dimension 0 is 4, not 1$",
+    ),
+    "batch 0": ((X[:0],), ValueError, r"got \(0, 3, 8, 8\): dimension 0 is 0, not 1$"),
+    "height": ((X[:, :, :7],), ValueError, r"got \(1, 3, 7, 8\): dimension 2 is 7, not 8$"),
+    "same number of elements": (
+        (X.reshape(1, 3, 16, 4),), ValueError, r"got \(1, 3, 16, 4\): dimension 2 is 16, not 8$",
+    ),
+    "HWC": ((X.permute(0, 2, 3, 1),), ValueError, "dimension 1 is 8, not 3$"),
+    "meta": (
+        (X.to("meta"),), TypeError,
+        "input 0: expected a dense tensor on the CPU, got a strided one on meta$",
+    ),
+    "sparse": ((X.to_sparse(),), TypeError, "dense tensor on the CPU, got a sparse_coo one on cpu"),
+    "sparse_csr": ((X[0, 0].to_sparse_csr(),), TypeError, "got a sparse_csr one on cpu"),
+    "mkldnn": ((X.to_mkldnn(),), TypeError, "got a _mkldnn one on cpu"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("exported_with", ["conv", "conv_channels_last"])
+@pytest.mark.parametrize("kind", WRONG_INPUTS)
+def test_wrong_input_is_a_sentence_and_the_next_call_is_right(
+    kind: str,
+    exported_with: str,
+    request: pytest.FixtureRequest,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    program = request.getfixturevalue(exported_with)
+    runner = PteRunner(program.pte)
+    inputs, error, said = WRONG_INPUTS[kind]
+    if exported_with == "conv_channels_last":
+        said = said.replace(r"float32 \(1, 3, 8, 8\)", r"float32 \(1, 3, 8, 8\) dim order .*")
+    with pytest.raises(error, match=said):
+        runner(*inputs)
+    assert torch.allclose(runner(X), program.model(X), atol=1e-5)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_nested_tensors_are_refused(runner: PteRunner) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = torch.nested.nested_tensor([X[0]])
+        jagged = torch.nested.nested_tensor([X[0]], layout=torch.jagged)
+    for x in (nested, jagged):
+        with pytest.raises(TypeError, match="got a nested one on cpu"):
+            runner(x)
+
+
+def freed(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x.untyped_storage().resize_(0)
+    return x
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+@pytest.mark.parametrize("exported_with", ["conv", "conv_channels_last", "conv_dynamic"])
+def test_what_has_no_memory_is_refused(exported_with: str, request: pytest.FixtureRequest) -> None:
+    """ExecuTorch reads address 0: each of these ends the process otherwise."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    program = request.getfixturevalue(exported_with)
+    runner = PteRunner(program.pte)
+    with FakeTensorMode():
+        fake = torch.zeros(1, 3, 8, 8)
+    attempts: dict[str, Callable[[], object]] = {
+        "vmap": lambda: torch.vmap(runner)(X[None]),
+        "grad": lambda: torch.func.grad(lambda x: runner(x).sum())(X),
+        "functionalize": lambda: torch.func.functionalize(runner)(X),
+        "fake": lambda: runner(fake),
+        "freed": lambda: runner(freed(X)),
+        "freed channels_last": lambda: runner(freed(channels_last(X))),
+        "zero tensor": lambda: runner(torch._efficientzerotensor((1, 3, 8, 8))),
+    }
+    for attempt in attempts.values():
+        with pytest.raises(TypeError, match="input 0: this tensor has no memory to read"):
+            attempt()
+    assert torch.allclose(runner(X), program.model(X), atol=1e-5)
+
+
+def test_a_program_without_inputs() -> None:
+    class Constant(nn.Module):
+        def forward(self) -> torch.Tensor:
+            return torch.arange(3) * 2
+
+    runner = PteRunner(portable(Constant().eval(), ()))
+    assert runner.inputs == ()
+    assert runner().tolist() == [0, 2, 4]
+    with pytest.raises(ValueError, match=r"expected 0 inputs, got 1$"):
+        runner(X)
+
+
+# --- several inputs and outputs of several kinds
+
+
+def test_outputs_are_a_flat_tuple(many: PteRunner, many_values: Program) -> None:
+    x, ids, mask, times, plus = many_values.example
+    first, rest = many_values.model(*many_values.example)
+    expected = (first, rest["not"], rest["pair"][0], rest["pair"][1])
+    result = many(x, ids, mask, times, plus)
+    assert type(result) is tuple
+    assert len(result) == len(expected) == len(many.outputs)
+    for actual, wanted, spec in zip(result, expected, many.outputs, strict=True):
+        assert isinstance(spec, TensorSpec)
+        assert torch.allclose(actual, wanted)
+        assert actual.dtype == wanted.dtype == spec.dtype
+        assert tuple(actual.shape) == tuple(wanted.shape) == spec.shape
+
+
+def test_integer_and_bool_inputs_of_other_values(many: PteRunner, many_values: Program) -> None:
+    x, ids = torch.randn(4, 3).T, torch.tensor([0, 9, 0, 9])[::2]
+    mask = torch.tensor([[True, False], [False, False]])[:, 0]
+    first, rest = many_values.model(x, ids, mask, 3, 0.5)
+    actual = many(x, ids, mask, 3, 0.5)
+    for a, wanted in zip(actual, (first, rest["not"], *rest["pair"]), strict=True):
+        assert torch.allclose(a, wanted)
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "error", "said"),
+    [
+        (1, torch.tensor([2, 0], dtype=torch.int32), TypeError,
+         r"input 1: expected dtype int64, got int32"),
+        (2, torch.tensor([1, 0]), TypeError, "input 2: expected dtype bool, got int64"),
+        (3, 4, ValueError, "input 3: the program was exported for int 3, got 4"),
+        (3, 3.0, TypeError, "input 3: expected int 3, got float"),
+        (3, True, TypeError, "input 3: expected int 3, got bool"),
+        (3, torch.tensor(3), TypeError, "input 3: expected int 3, got Tensor"),
+        (4, 1, TypeError, r"input 4: expected double 0\.5, got int"),
+        (4, None, TypeError, r"input 4: expected double 0\.5, got NoneType"),
+    ],
+)  # fmt: skip
+def test_the_wrong_one_of_several_inputs_is_named(
+    many: PteRunner, many_values: Program, position: int, value, error, said: str
+) -> None:
+    inputs = list(many_values.example)
+    inputs[position] = value
+    with pytest.raises(error, match=said):
+        many(*inputs)
+    assert torch.allclose(many(*many_values.example)[0], many_values.model(*many_values.example)[0])
+
+
+def test_count_of_several_inputs(many: PteRunner, many_values: Program) -> None:
+    said = (r"expected 5 inputs: float32 \(3, 4\); int64 \(2,\); bool \(2,\); int 3; double 0\.5, "
+            "got 1$")  # fmt: skip
+    with pytest.raises(ValueError, match=said):
+        many(many_values.example[0])
+
+
+def test_a_kernel_that_refuses_a_value_is_an_error_in_words(
+    many: PteRunner, many_values: Program, capfd: pytest.CaptureFixture[str]
+) -> None:
+    x, _, mask, times, plus = many_values.example
+    with pytest.raises(PteExecutionError) as error:
+        many(x, torch.tensor([0, 99]), mask, times, plus)
+    said = str(error.value)
+    assert said.startswith("the program failed while it ran: an argument is invalid (0x12).")
+    assert "99 out of range" in said
+    assert error.value.__cause__ is None
+    assert torch.allclose(many(*many_values.example)[0], many_values.model(*many_values.example)[0])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_two_inputs_are_not_exchanged() -> None:
+    model = TwoLinear().eval()
+    x, y = torch.randn(2, 6), torch.randn(2, 6)
+    runner = PteRunner(portable(model, (torch.zeros(2, 6), torch.ones(2, 6))))
+    assert torch.allclose(runner(x, y), model(x, y), atol=1e-6)
+    assert torch.allclose(runner(x, x), model(x, x), atol=1e-6)
+
+
+# --- dynamic shapes
+
+
+def test_dynamic_batch_of_every_size(conv_dynamic: Program) -> None:
+    runner = PteRunner(conv_dynamic.pte)
+    for batch in (3, 8, 1, 2, 7, 4, 6, 5, 8, 1):
+        x = image(batch, batch=batch)
+        for given in (x, channels_last(x)):
+            y = runner(given)
+            assert y.shape == (batch, 4, 8, 8)
+            assert torch.allclose(y, conv_dynamic.model(x), atol=1e-5)
+
+
+def test_dynamic_batch_of_none(conv_dynamic: Program) -> None:
+    """A slice that holds nothing: C++ aborts on the strides of a channels_last one."""
+    runner = PteRunner(conv_dynamic.pte)
+    for x in (image(batch=2)[:0], channels_last(image(batch=2))[:0]):
+        assert runner(x).shape == (0, 4, 8, 8)
+    assert torch.allclose(runner(X), conv_dynamic.model(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [9, 16, 1000])
+def test_a_batch_above_the_maximum_is_refused(conv_dynamic: Program, batch: int) -> None:
+    runner = PteRunner(conv_dynamic.pte)
+    said = rf"expected shape \(≤8, ≤3, ≤8, ≤8\), got \({batch}, 3, .* is {batch}, at most 8$"
+    with pytest.raises(ValueError, match=said):
+        runner(torch.zeros(batch, 3, 8, 8))
+    assert torch.allclose(runner(X), conv_dynamic.model(X), atol=1e-5)
+
+
+def test_each_dimension_of_a_dynamic_input_is_checked(conv_dynamic: Program) -> None:
+    """The raw API compares the number of elements alone, and computes for a shape not declared."""
+    runner = PteRunner(conv_dynamic.pte)
+    wide = torch.zeros(1, 3, 4, 100)
+    assert raw(conv_dynamic.pte, wide)[0].shape == (1, 4, 4, 100), "mended in ExecuTorch"
+    with pytest.raises(ValueError, match="dimension 3 is 100, at most 8"):
+        runner(wide)
+    with pytest.raises(ValueError, match="3 dimensions instead of 4"):
+        runner(X[0])
+
+
+def test_static_dimensions_of_a_dynamic_input(conv_dynamic: Program) -> None:
+    """The file does not say which dimensions are static. Smaller ones are right or refused."""
+    runner = PteRunner(conv_dynamic.pte)
+    small = image(batch=2, size=5)
+    assert torch.allclose(runner(small), conv_dynamic.model(small), atol=1e-5)
+    with pytest.raises(PteExecutionError, match="shape"):
+        runner(X[:, :2])
+    assert torch.allclose(runner(X), conv_dynamic.model(X), atol=1e-5)
+
+
+def test_outputs_whose_size_depends_on_values() -> None:
+    class NonZero(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.nonzero()
+
+    runner = PteRunner(portable(NonZero().eval(), (torch.ones(2, 3),)))
+    for x in (torch.eye(2, 3), torch.zeros(2, 3), torch.ones(2, 3)):
+        assert torch.equal(runner(x), x.nonzero())
+
+
+# --- outputs and state
+
+
+def test_outputs_are_not_overwritten_by_later_calls(conv: Program, runner: PteRunner) -> None:
+    inputs = [image(seed) for seed in range(5)]
+    outputs = [runner(x) for x in inputs]
+    for x, y in zip(inputs, outputs, strict=True):
+        assert torch.allclose(y, conv.model(x), atol=1e-5)
+    outputs[0].zero_()
+    assert torch.allclose(runner(inputs[0]), conv.model(inputs[0]), atol=1e-5)
+
+
+def test_an_output_outlives_its_runner(conv: Program) -> None:
+    runner = PteRunner(conv.pte)
+    y = runner(X)
+    del runner
+    gc.collect()
+    [torch.full((1, 4, 8, 8), float(i)) for i in range(50)]
+    assert torch.allclose(y, conv.model(X), atol=1e-5)
+
+
+def test_state_is_kept_until_reset(counter: bytes) -> None:
+    runner, ones = PteRunner(counter), torch.ones(2, 3)
+    assert [runner(ones)[0, 0].item() for _ in range(3)] == [1, 2, 3]
+    runner.reset()
+    assert [runner(ones)[0, 0].item() for _ in range(2)] == [1, 2]
+
+
+def test_runners_of_one_program_have_states_of_their_own(counter: bytes) -> None:
+    """In the raw API a second `load_method` goes on where the first one is."""
+    first, second, ones = PteRunner(counter), PteRunner(counter), torch.ones(2, 3)
+    assert [first(ones)[0, 0].item() for _ in range(2)] == [1, 2]
+    assert second(ones)[0, 0].item() == 1
+    assert first(ones)[0, 0].item() == 3
+
+
+def test_a_failed_call_does_not_count(counter: bytes) -> None:
+    runner, ones = PteRunner(counter), torch.ones(2, 3)
+    runner(ones)
+    with pytest.raises(ValueError, match="expected shape"):
+        runner(torch.ones(3, 2))
+    assert runner(ones)[0, 0].item() == 2
+
+
+# --- NaN (the docstring says so)
+
+
+def test_nan_goes_through_fp32_and_vanishes_in_int8(conv: Program, conv_int8: Program) -> None:
+    x = torch.full_like(X, torch.nan)
+    assert PteRunner(conv.pte)(x).isnan().any()
+    assert PteRunner(conv_int8.pte)(x).isfinite().all(), "mended in ExecuTorch: update the Note"
+
+
+# --- what cannot be loaded
+
+
+def test_a_missing_backend_is_named_with_those_there_are(
+    conv: Program, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A program for another backend: the name in the file is replaced by one as long."""
+    pte = conv.pte.replace(b"XnnpackBackend", b"VulkanXBackend")
+    assert pte != conv.pte
+    with pytest.raises(PteLoadError) as error:
+        PteRunner(pte)
+    said = str(error.value)
+    assert "needs the backend VulkanXBackend, which this runtime does not have" in said
+    assert "it has: " in said
+    assert "XnnpackBackend" in said.partition("it has: ")[2]
+    assert "Lower the model for one of these" in said
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_missing_operator_is_named(
+    many_values: Program, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pte = many_values.pte.replace(b"aten::bitwise_not", b"aten::bitwise_xyz").replace(
+        b"aten::logical_not", b"aten::logical_xyz"
+    )
+    assert pte != many_values.pte
+    with pytest.raises(PteLoadError, match=r"calls aten::\w+_xyz\.out, .* has no kernel\. Import"):
+        PteRunner(pte)
+    with pytest.raises(RuntimeError, match="0x14"):
+        raw(pte, *many_values.example)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_refusal_by_the_runtime_itself_is_in_words(
+    conv: Program, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without the look into the registries, what C++ says is an exception as well."""
+    monkeypatch.setattr(_runner, "missing_backends", lambda names: [])
+    pte = conv.pte.replace(b"XnnpackBackend", b"VulkanXBackend")
+    with pytest.raises(PteLoadError) as error:
+        PteRunner(pte)
+    said = str(error.value)
+    assert "a backend or a resource was not found (0x20)" in said
+    assert "VulkanXBackend is not registered" in said
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_code_without_a_meaning_is_shown_as_it_is() -> None:
+    said = _runtime.explain(RuntimeError("failed with 0x77"), "")
+    assert said == "failed with 0x77 (0x77). The runtime's log says:\n  nothing"
+    assert _runtime.explain(RuntimeError("odd"), "[a.cpp:1] x\n\n[cpuinfo_utils.cpp:2] y") == (
+        "odd. The runtime's log says:\n  [a.cpp:1] x"
+    )
+
+
+@pytest.mark.parametrize("damage", [PteFormatError, PteLoadError, PteExecutionError])
+def test_errors_have_one_base(damage: type[PteError]) -> None:
+    assert issubclass(damage, PteError)
+
+
+def test_a_constructor_that_fails_leaves_nothing_behind(conv: Program) -> None:
+    before = sys.stderr
+    for _ in range(5):
+        with pytest.raises(PteError):
+            PteRunner(conv.pte[:-8])
+    assert sys.stderr is before
+    assert _runtime.LOG.getvalue() == ""
+    assert torch.allclose(PteRunner(conv.pte)(X), conv.model(X), atol=1e-5)
+
+
+# --- what it says of itself
+
+
+def test_repr_and_specs(conv: Program, many: PteRunner) -> None:
+    runner = PteRunner(conv.pte)
+    assert repr(runner) == (
+        f"PteRunner({len(conv.pte):,} B, 1 input: float32 (1, 3, 8, 8) -> float32 (1, 4, 8, 8), "
+        "delegates: XnnpackBackend)"
+    )
+    assert runner.inputs == (TensorSpec((1, 3, 8, 8), torch.float32, (0, 1, 2, 3), False),)
+    assert many.inputs[3:] == (ScalarSpec("Int", 3), ScalarSpec("Double", 0.5))
+    assert "5 inputs: float32 (3, 4); int64 (2,); bool (2,); int 3; double 0.5 -> " in repr(many)
+
+
+# --- stderr and threads
+
+
+def fails_in_cpp(runner: PteRunner) -> PteRunner:
+    """Let every input pass, so that it is C++ that refuses it and logs."""
+    runner._checks = tuple(lambda value: True for _ in runner._checks)
+    return runner
+
+
+def test_the_log_of_a_failing_call_is_in_the_exception(
+    conv: Program, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runner, before = fails_in_cpp(PteRunner(conv.pte)), sys.stderr
+    with pytest.raises(PteExecutionError) as error:
+        runner(X.repeat(4, 1, 1, 1))
+    said = str(error.value)
+    assert "the shape does not fit what the program was planned for (0x10)" in said
+    assert "resize" in said
+    assert sys.stderr is before
+    assert _runtime.LOG.getvalue() == ""
+    assert torch.allclose(runner(X), conv.model(X), atol=1e-5)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_raw_api_does_write_to_stderr(conv: Program) -> None:
+    """The control of the test above."""
+    from executorch.runtime import Runtime
+
+    method = Runtime.get().load_program(conv.pte).load_method("forward")
+    assert method is not None
+    with capture_stderr() as log, pytest.raises(RuntimeError, match="0x10"):
+        method.execute([X.repeat(4, 1, 1, 1)])
+    assert "resize" in log.text
+
+
+def test_text_that_is_not_of_cpp_is_passed_on(
+    conv: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another thread may write to stderr while a program runs."""
+    runner = PteRunner(conv.pte)
+    execute = runner._execute
+
+    def slow(args):
+        thread = threading.Thread(target=lambda: print("from a thread", file=sys.stderr))
+        thread.start()
+        thread.join()
+        return execute(args)
+
+    monkeypatch.setattr(runner, "_execute", slow)
+    assert torch.allclose(runner(X), conv.model(X), atol=1e-5)
+    assert capsys.readouterr().err == "from a thread\n"
+    assert _runtime.LOG.getvalue() == ""
+
+
+def test_an_exception_of_another_kind_restores_stderr(
+    conv: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, before = PteRunner(conv.pte), sys.stderr
+
+    def interrupted(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "_execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runner(X)
+    assert sys.stderr is before
+    assert _runtime.LOCK.acquire(blocking=False)
+    _runtime.LOCK.release()
+
+
+def test_without_a_stderr(conv: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under pythonw; the raw API fails to load anything then."""
+    monkeypatch.setattr(sys, "stderr", None)
+    runner = PteRunner(conv.pte)
+    assert torch.allclose(runner(X), conv.model(X), atol=1e-5)
+    with pytest.raises(PteExecutionError, match="resize"):
+        fails_in_cpp(runner)(X.repeat(4, 1, 1, 1))
+    assert sys.stderr is None
+
+
+def test_threads_get_their_own_results(
+    conv: Program, conv_int8: Program, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two runners, four threads, good calls and failing ones mixed."""
+    before = sys.stderr
+    runners = [(PteRunner(p.pte), p.qdq or p.model) for p in (conv, conv_int8)]
+    expected = [[model(image(seed)) for seed in range(8)] for _, model in runners]
+    tolerance = [1e-5, 0.05]
+
+    def work(n: int) -> int:
+        which, seed = n % 2, n % 8
+        runner = runners[which][0]
+        if n % 5 == 0:
+            try:
+                fails_in_cpp(PteRunner(conv.pte))(X[:, :, :4])
+            except PteExecutionError as error:
+                return int("resize" in str(error))
+            return 0
+        y = runner(image(seed))
+        return int(torch.allclose(y, expected[which][seed], atol=tolerance[which]))
+
+    with ThreadPoolExecutor(4) as pool:
+        right = sum(pool.map(work, range(300)))
+    assert right == 300
+    assert sys.stderr is before
+    assert _runtime.LOG.getvalue() == ""
+    assert capfd.readouterr() == ("", "")
