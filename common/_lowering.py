@@ -13,6 +13,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from common._errors import QuantizationError
+from common._shared_constants import unshare
 from common.data import calibration_batches
 from common.graph_utils import is_qdq
 from common.pt2e import check_eval, check_example, export_graph, get_xnnpack_quantizer
@@ -152,6 +153,7 @@ def lower_to_xnnpack(
     """
     check_example(example_inputs)
     check_eval(gm)
+    gm = unshare(gm)
     traced = _traceable(gm, example_inputs, dynamic_shapes)
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower

@@ -53,7 +53,7 @@ def memory_plan(edge: Any) -> tuple[PlannedTensor, ...]:
     found: dict[tuple[int, int, int, int], PlannedTensor] = {}
     for node in edge.exported_program().graph.nodes:
         specs = node.meta.get("spec")
-        for spec in specs if isinstance(specs, tuple | list) else [specs]:
+        for spec in specs if isinstance(specs, (tuple, list)) else [specs]:
             offset = getattr(spec, "mem_offset", None)
             if offset is None or node.op == "output" or not spec.allocated_memory:
                 continue

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from common._errors import PteFormatError
 from common._runtime import check_consistency
@@ -240,6 +241,20 @@ def value_spec(value: Any) -> TensorSpec | ScalarSpec:
         dim_order=tuple(value.dim_order),
         dynamic=int(value.shape_dynamism) != STATIC,
     )
+
+
+def output_structure(plan: Any) -> pytree.TreeSpec | None:
+    """Return the structure of what the model's ``forward`` returned, as the file stores it.
+
+    ``None`` where there is none to restore: a tensor, a tuple of tensors, a file without the
+    entry, or one whose outputs are more than the model's (ExecuTorch adds changed inputs).
+    """
+    try:
+        spec = pytree.treespec_loads(plan.container_meta_type.encoded_out_str)
+    except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError):
+        return None  # written by another tool, or for a type that is not known here
+    flat = spec.is_leaf() or (spec.type is tuple and spec.num_leaves == spec.num_children)
+    return None if flat or spec.num_leaves != len(plan.outputs) else spec
 
 
 def operator_names(plan: Any) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from common._errors import PteExecutionError, PteFormatError, PteLoadError
 from common._pte_file import (
@@ -15,6 +16,7 @@ from common._pte_file import (
     TensorSpec,
     find_plan,
     operator_names,
+    output_structure,
     parse_program,
     read_pte,
     value_spec,
@@ -88,6 +90,7 @@ class PteRunner:
             raise PteFormatError(f"the program is damaged: {error!r}") from error
         self.delegates = tuple(d.id for d in plan.delegates)
         self._method_name = method
+        self._structure = output_structure(plan)
         # ExecuTorch copies neither: the Method points into the Program, the Program into the bytes.
         self._data = data
         self.reset()
@@ -114,8 +117,9 @@ class PteRunner:
                 memory layout and may require a gradient.
 
         Returns:
-            The output tensor; several outputs come as a flat tuple. They are the caller's own
-            and are not overwritten by the next call.
+            The output tensor; several outputs come as a tuple, or as the dicts and lists that
+            the model's ``forward`` returns. They are the caller's own and are not overwritten by
+            the next call.
 
         Raises:
             TypeError: an input is no dense tensor on the CPU, or has another dtype.
@@ -144,6 +148,8 @@ class PteRunner:
                 sys.stderr = before
                 if LOG.tell():
                     empty_log()
+        if self._structure is not None:
+            return pytree.tree_unflatten(outputs, self._structure)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def __repr__(self) -> str:
@@ -164,7 +170,13 @@ class PteRunner:
         spec = self.inputs[i]
         if isinstance(spec, ScalarSpec):
             return _scalar(i, spec, value)
-        return _tensor(i, spec, value)
+        x = _tensor(i, spec, value)
+        if self.delegates and not x.numel():
+            raise ValueError(
+                f"input {i}: shape {tuple(x.shape)} holds no element, for which a delegate fails "
+                "or ends the process. There is nothing to compute: leave out the call."
+            )
+        return x
 
 
 def _matcher(spec: TensorSpec | ScalarSpec) -> Callable[[Any], bool]:

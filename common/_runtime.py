@@ -12,7 +12,7 @@ import io
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from common._errors import PteFormatError
@@ -94,7 +94,7 @@ def available_backends() -> list[str]:
 
 
 @contextlib.contextmanager
-def log_taken() -> Iterator[None]:
+def log_taken() -> Generator[None, None, None]:
     """Take the runtime's log into ``LOG`` while the block runs.
 
     Cheaper than ``capture_stderr``: it leaves file descriptor 2 alone, to which ExecuTorch does

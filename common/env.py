@@ -10,7 +10,7 @@ import platform
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
@@ -86,7 +86,7 @@ class CapturedStderr:
 
 
 @contextlib.contextmanager
-def capture_stderr() -> Iterator[CapturedStderr]:
+def capture_stderr() -> Generator[CapturedStderr, None, None]:
     r"""Capture what C++ and Python write to stderr while the block runs.
 
     ExecuTorch's log lines go to the Python object ``sys.stderr``; other libraries write to file
@@ -129,7 +129,7 @@ def capture_stderr() -> Iterator[CapturedStderr]:
 
 
 @contextlib.contextmanager
-def _fd2_into(fd: int) -> Iterator[None]:
+def _fd2_into(fd: int) -> Generator[None, None, None]:
     """Point file descriptor 2 at ``fd`` for a while; do nothing where the process has none."""
     with contextlib.suppress(Exception):
         sys.stderr.flush()

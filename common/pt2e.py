@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
 import warnings
@@ -26,6 +27,11 @@ _WARNINGS = (
     # raised once when the runtime is imported
     (r"This API is experimental and subject to change without notice", DeprecationWarning),
 )
+
+_QUANTIZERS = {
+    "executorch": "executorch.backends.xnnpack.quantizer.xnnpack_quantizer",
+    "torchao": "torchao.testing.pt2e._xnnpack_quantizer",
+}
 
 check_versions()
 
@@ -133,13 +139,10 @@ def get_xnnpack_quantizer(
             "dynamic quantization needs per-channel weights: ExecuTorch has no kernel for the "
             "per-tensor form. Use is_per_channel=True."
         )
-    quiet()
-    if source == "executorch":
-        from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as module
-    elif source == "torchao":
-        from torchao.testing.pt2e import _xnnpack_quantizer as module
-    else:
+    if source not in _QUANTIZERS:
         raise ValueError(f'source: expected "executorch" or "torchao", got {source!r}')
+    quiet()
+    module: Any = importlib.import_module(_QUANTIZERS[source])
     config = module.get_symmetric_quantization_config(
         is_per_channel=is_per_channel,
         is_dynamic=is_dynamic,

@@ -638,7 +638,9 @@ def pictures_have_facts(nb: NotebookNode, path: Path) -> list[str]:
 # --- Language -------------------------------------------------------------------------------
 
 # Characters beyond ASCII that read the same in both languages.
-SYMBOLS = frozenset("\u00a0←↑→↓↔⇒×÷·±−≤≥≠≈∞∈∑√²³°µμσΔ½¼¾…–—•│─┌┐└┘├┤┬┴┼═█▓▒░▁▂▃▄▅▆▇▏▎▍▌▋▊▉■□●○▲△▼▽✓✗★☆")
+SYMBOLS = frozenset(
+    "\u00a0←↑→↓↔⇒×÷·±−≤≥≠≈∞∈∑√²³°µμσΔ½¼¾…–—•│─┌┐└┘├┤┬┴┼═█▓▒░▁▂▃▄▅▆▇▏▎▍▌▋▊▉■□●○▲△▼▽✓✗★☆"
+)
 
 
 @rule

@@ -109,11 +109,13 @@ def last_scale(qdq: Any) -> float:
     return nodes[-1].args[1]
 
 
-def portable(model: nn.Module, example: Inputs) -> bytes:
-    """Lower without a delegate, by ExecuTorch's own calls."""
+def portable(model: Any, example: Inputs = ()) -> bytes:
+    """Lower a model, or what was exported of it, without a delegate, by ExecuTorch's own calls."""
     from executorch.exir import to_edge
 
-    return to_edge(torch.export.export(model, example)).to_executorch().buffer
+    exported = isinstance(model, torch.export.ExportedProgram)
+    program = model if exported else torch.export.export(model, example)
+    return to_edge(program).to_executorch().buffer
 
 
 def raw(pte: bytes, *inputs: Any) -> list[Any]:

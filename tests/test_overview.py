@@ -569,7 +569,7 @@ def test_numbers_of_the_bias(road: Road) -> None:
     assert last.bias.dtype == torch.float32
     units = last.into.scale * last.s_w
     table = [
-        [f"{b:.6f}", f"{unit:.3e}", f"{steps:.2f}", f"{steps:.0f}"]
+        [f"{b:.6f}", f"{unit * 1e5:.3f}", f"{steps:.2f}", f"{steps:.0f}"]
         for b, unit, steps in zip(
             last.bias.tolist(), units.tolist(), last.steps.tolist(), strict=True
         )

@@ -32,7 +32,8 @@ LAYERS = [
     {"graph_utils", "models", "data", "metrics"}
     | {"_table", "_figure", "_fx_view", "_annotations", "_dot", "_drawing", "viz"},
     {"pt2e"},
-    {"_pte_file", "_memory", "_runtime", "_runner", "_lowering", "_verification"},
+    {"_pte_file", "_memory", "_runtime", "_runner", "_lowering"}
+    | {"_shared_constants", "_verification"},
     {"executorch_utils"},
     {"timing", "report"},
 ]
