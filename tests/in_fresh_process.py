@@ -38,7 +38,7 @@ def checksums() -> dict[str, str]:
     plain, quantized = ConvRelu().eval(), quantized_conv()
     return {
         "conv": hashlib.sha256(lower_to_xnnpack(plain, x).pte).hexdigest(),
-        "quantized_conv": hashlib.sha256(lower_to_xnnpack(quantized, x).pte).hexdigest(),
+        "conv_int8": hashlib.sha256(lower_to_xnnpack(quantized, x).pte).hexdigest(),
     }
 
 
