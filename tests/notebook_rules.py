@@ -32,8 +32,7 @@ TIMING_LESSON = "M08-4_speed"
 
 IGNORE_TAG = "nbval-ignore-output"
 EXERCISE_TAG = "exercise"
-SLOW_TAG = "slow"  # nothing in the exercises needs this cell
-TAGS = frozenset({IGNORE_TAG, EXERCISE_TAG, SLOW_TAG})
+TAGS = frozenset({IGNORE_TAG, EXERCISE_TAG})
 
 
 def rule(function: Rule) -> Rule:

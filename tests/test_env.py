@@ -251,9 +251,16 @@ def test_no_file_stays_open() -> None:
 # --- capture_stderr where Python itself was started in another way
 
 
+# The module imports torch, which takes seconds, and needs it for `env_summary` alone.
+WITHOUT_TORCH = """
+import sys, types
+sys.modules["torch"] = types.ModuleType("torch")
+"""
+
+
 def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", dedent(code), *words],
+        [sys.executable, "-c", WITHOUT_TORCH + dedent(code), *words],
         cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
 
@@ -310,16 +317,17 @@ def test_capture():
 
 
 def test_under_pytest_in_every_capture_mode(tmp_path: Path) -> None:
-    """One process runs pytest once for each mode: the import of torch takes longer than all."""
+    """Without any plugin but the capture itself; one process runs pytest once for each mode."""
     (tmp_path / "test_it.py").write_text(CAPTURE_TEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     done = run(
         """
-        import sys, pytest
+        import os, pytest
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         for mode in ("no", "sys", "fd", "tee-sys"):
             status = pytest.main([f"--capture={mode}", "-q", "-p", "no:cacheprovider",
-                                  "-p", "no:xdist", f"--rootdir={sys.argv[1]}",
-                                  f"--confcutdir={sys.argv[1]}", "-rA", sys.argv[1]])
+                                  f"--rootdir={sys.argv[1]}", f"--confcutdir={sys.argv[1]}",
+                                  "-rA", sys.argv[1]])
             print(f"== {mode}: {int(status)}")
         """,
         str(tmp_path),

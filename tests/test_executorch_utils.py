@@ -151,19 +151,6 @@ def test_cumsum_is_outside_between_two_delegates(cumsum: Program) -> None:
     assert pte_contents(cumsum.pte).operators == ("aten::cumsum.out",)
 
 
-def test_cumsum_has_no_alloc_before_memory_is_planned(cumsum: Program) -> None:
-    """`to_executorch` changes the edge program, which `lower_to_xnnpack` returns after it."""
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
-
-    exported = torch.export.export(cumsum.qdq, cumsum.example)
-    edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
-    outside = {op: n for op, (_, n) in delegation_summary(edge).by_op.items() if n}
-    assert outside == {"aten_cumsum_default": 1, "getitem": 2}
-    edge.to_executorch()
-    assert delegation_summary(edge) == delegation_summary(cumsum.edge)
-
-
 def test_op_counts_and_summary_name_the_same_ops_outside(cumsum: Program) -> None:
     """Planning turns the op into its out variant, which is no op of the Edge dialect."""
     outside = {op: n for op, (_, n) in delegation_summary(cumsum.edge).by_op.items() if n}
