@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-import torch
 from packaging.specifiers import SpecifierSet
 
 __all__ = ["CapturedStderr", "capture_stderr", "check_versions", "env_summary"]
@@ -34,6 +33,8 @@ def env_summary() -> str:
         >>> env_summary().startswith("env: ")
         True
     """
+    import torch  # takes seconds: capture_stderr needs none of it
+
     versions = " ".join(f"{name} {_installed(name) or 'missing'}" for name in TESTED)
     return (
         f"env: {platform.system()} {platform.machine()}, {os.cpu_count()} CPUs "

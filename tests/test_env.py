@@ -251,16 +251,9 @@ def test_no_file_stays_open() -> None:
 # --- capture_stderr where Python itself was started in another way
 
 
-# The module imports torch, which takes seconds, and needs it for `env_summary` alone.
-WITHOUT_TORCH = """
-import sys, types
-sys.modules["torch"] = types.ModuleType("torch")
-"""
-
-
 def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH + dedent(code), *words],
+        [sys.executable, "-c", dedent(code), *words],
         cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
 
@@ -322,7 +315,7 @@ def test_under_pytest_in_every_capture_mode(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     done = run(
         """
-        import os, pytest
+        import os, sys, pytest
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         for mode in ("no", "sys", "fd", "tee-sys"):
             status = pytest.main([f"--capture={mode}", "-q", "-p", "no:cacheprovider",

@@ -329,7 +329,7 @@ def shapes(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
     names = program.graph_signature.user_inputs
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.name in names:
-            sizes = []
+            sizes: list[Any] = []
             for n in node.meta["val"].shape:
                 if isinstance(n, int):
                     sizes.append(n)
