@@ -402,16 +402,6 @@ def test_the_same_tensor_for_two_inputs_of_a_float_model(exported_by) -> None:
     assert torch.allclose(program.module()(X, y), model(X, y), atol=1e-6)
 
 
-def test_tensors_in_a_container_may_be_the_same(exported_by) -> None:
-    class Nested(nn.Module):
-        def forward(self, pair: dict[str, Any]) -> torch.Tensor:
-            return pair["a"] - pair["b"][0]
-
-    y = rows(2, 5)
-    program = exported_by(Nested().eval(), ({"a": X, "b": [X]},))
-    assert torch.equal(program.module()({"a": X, "b": [y]}), X - y)
-
-
 # --- lower_to_xnnpack: what it makes
 
 
