@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,8 +17,6 @@ from tests.programs import (
     portable,
     quantized_conv,
 )
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="session")
@@ -119,34 +110,3 @@ def many_values(one_thread: None) -> Program:
     x, ids, mask = torch.randn(3, 4), torch.tensor([2, 0]), torch.tensor([True, False])
     model, example = ManyValues().eval(), (x, ids, mask, 3, 0.5)
     return Program(model, example, None, None, portable(model, example))
-
-
-@dataclass(frozen=True)
-class Fresh:
-    """What tests/in_fresh_process.py found, and what it wrote to stderr."""
-
-    facts: dict[str, Any]
-    stderr: str
-
-
-@pytest.fixture(scope="session")
-def fresh(conv_int8: Program, tmp_path_factory: pytest.TempPathFactory) -> Fresh:
-    """One fresh process does all that only a fresh process can show: it takes 20 s of imports."""
-    folder = tmp_path_factory.mktemp("fresh")
-    # Without a delegate: its weights stay in the bytes, and are not copied when it is loaded.
-    plain = portable(conv_int8.model, conv_int8.example)
-    (folder / "conv.pte").write_bytes(plain)
-    import executorch.kernels.quantized  # noqa: F401  (for the next line to lower)
-
-    quantized = portable(conv_int8.qdq, conv_int8.example)
-    (folder / "portable_quantized_conv.pte").write_bytes(quantized)
-    script = Path(__file__).with_name("in_fresh_process.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "123"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stderr}"
-    return Fresh(json.loads(done.stdout.splitlines()[-1]), done.stderr)

@@ -15,12 +15,10 @@ from textwrap import dedent
 
 import pytest
 import torch
-from nbformat.v4 import new_code_cell, new_notebook
 from packaging.specifiers import SpecifierSet
 
 from common import env
 from common.env import CapturedStderr, capture_stderr, check_versions, env_summary
-from tools.execute_notebooks import execute
 
 ROOT = Path(__file__).parents[1]
 posix_only = pytest.mark.skipif(os.name == "nt", reason="needs a C library with a known stderr")
@@ -333,83 +331,3 @@ def test_under_pytest_in_every_capture_mode(tmp_path: Path) -> None:
     assert done.stderr.splitlines() == ["outside before", "outside after"] * 2
     assert done.stdout.count("outside after") == 3
     assert "python\n" not in done.stdout + done.stderr
-
-
-KERNEL_CELLS = (
-    # 0: what importing the runtime says where `quiet` has not been called
-    """
-    import sys
-    from common.env import capture_stderr
-    with capture_stderr() as noise:
-        import executorch.runtime
-    assert noise.text or sys.platform != "linux"
-    """,
-    # 1: Python, C and a child process
-    """
-    import os, subprocess, sys
-    with capture_stderr() as log:
-        print("python", file=sys.stderr)
-        os.write(2, b"c\\n")
-        subprocess.run([sys.executable, "-S", "-c", "import sys; sys.stderr.write('child')"])
-    assert log.text == "python\\nc\\nchild", log.text
-    """,
-    # 2: lower, load and run, with right inputs and with wrong ones
-    """
-    import torch
-    from common.executorch_utils import PteError, PteRunner
-    from tests.programs import ConvRelu, image, portable
-    pte = portable(ConvRelu().eval(), (image(),))
-    runner = PteRunner(pte)
-    assert runner(torch.zeros(1, 3, 8, 8)).shape == (1, 4, 8, 8)
-    for bad in (torch.zeros(4, 3, 8, 8), torch.zeros(1, 3, 8, 8).double(), None):
-        try:
-            runner(bad)
-        except (ValueError, TypeError):
-            continue
-        raise AssertionError("accepted")
-    """,
-    # 3: a log of C++ that becomes an exception of the package
-    """
-    runner._checks = (lambda value: True,)
-    try:
-        runner(torch.zeros(4, 3, 8, 8))
-    except PteError as error:
-        assert "resize" in str(error), error
-    else:
-        raise AssertionError("accepted")
-    """,
-    # 4: ExecuTorch's own API inside a capture
-    """
-    from executorch.runtime import Runtime
-    program = Runtime.get().load_program(pte)
-    method = program.load_method("forward")
-    with capture_stderr() as log:
-        try:
-            method.execute([torch.zeros(4, 3, 8, 8)])
-        except RuntimeError:
-            pass
-    assert "resize" in log.text, log.text
-    """,
-    # 5: late lines would arrive here
-    """
-    import time
-    time.sleep(0.5)
-    """,
-    # 6: the control: outside a capture the same call does write into the cell
-    """
-    try:
-        method.execute([torch.zeros(4, 3, 8, 8)])
-    except RuntimeError:
-        pass
-    time.sleep(0.5)
-    """,
-)
-
-
-def test_in_a_jupyter_kernel() -> None:
-    """Nothing leaks into a cell, neither from Python nor from C++."""
-    cells = [new_code_cell(dedent(source).strip()) for source in KERNEL_CELLS]
-    *silent, control = execute(new_notebook(cells=cells), ROOT).notebook.cells
-    assert [cell.outputs for cell in silent] == [[]] * len(silent)
-    shown = "".join(output.get("text", "") for output in control.outputs)
-    assert "resize" in shown

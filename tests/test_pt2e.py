@@ -157,7 +157,7 @@ def test_an_unknown_source_is_refused(source) -> None:
         get_xnnpack_quantizer(source)
 
 
-# --- quiet: what a fresh process shows is in test_fresh_process.py
+# --- quiet: what a fresh process shows is in test_fresh_kernel.py
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Run by the fixture `fresh`: what depends on the order of imports, on hash seeds, on lifetimes.
+"""What depends on the order of imports, on hash seeds and on lifetimes; see test_fresh_kernel.py.
 
-Prints one line of JSON. Nothing may appear on stderr. The imports stand inside the functions,
-since `quiet()` has to come before the first of executorch.
+Nothing here may write to stderr. The imports stand inside the functions, since `quiet()` has to
+come before the first of executorch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from common.pt2e import quiet
+from common import pt2e
 
 
 def noise_filters() -> dict[str, int]:
@@ -92,17 +93,34 @@ def refused(data: bytes) -> str:
     return "accepted"
 
 
-def main() -> None:
-    quiet()
-    quiet()
+def count_hidden() -> list[str]:
+    """Return a list to which the name of the logger is added for each record that is hidden."""
+    hidden: list[str] = []
+    decide = pt2e._KnownNoise.filter
+
+    def counting(self: pt2e._KnownNoise, record: logging.LogRecord) -> bool:
+        shown = decide(self, record)
+        if not shown:
+            hidden.append(record.name)
+        return shown
+
+    mock.patch.object(pt2e._KnownNoise, "filter", counting).start()
+    return hidden
+
+
+def find_facts(folder: Path) -> None:
+    """Do all of it, and write what was found to `facts.json`."""
+    hidden = count_hidden()
+    pt2e.quiet()
+    pt2e.quiet()
     import executorch.runtime  # noqa: F401  (what makes the noise)
     import torch
 
     torch.set_num_threads(1)
-    folder = Path(sys.argv[1])
     pte = (folder / "conv.pte").read_bytes()
     facts = {
         "filters": noise_filters(),
+        "hidden": hidden,
         "quantized kernels": run_quantized_kernels(folder / "portable_quantized_conv.pte"),
         "checksum": checksum(),
         "without its program": runner_outlives_its_program(folder / "conv.pte"),
@@ -113,8 +131,4 @@ def main() -> None:
             pte.replace(b"aten::convolution", b"aten::convol\xff\xfe\xfd\xfcn")
         ),
     }
-    print(json.dumps(facts))
-
-
-if __name__ == "__main__":
-    main()
+    (folder / "facts.json").write_text(json.dumps(facts))
