@@ -227,7 +227,7 @@ def test_committed_lock_is_stripped(blobs: dict[str, bytes]) -> None:
 
 def test_no_committed_file_names_a_package_index(blobs: dict[str, bytes]) -> None:
     # Assembled here, so that this file does not name them either.
-    hosts = [".".join(p) for p in [("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org")]]
+    hosts = ["".join(p) + ".org" for p in [("py", "pi"), ("python", "hosted"), ("npm", "js")]]
     hosts += [".".join(p) for p in [("pypi", "python", "org"), ("download", "pytorch", "org")]]
     named = [
         (path, host) for path, blob in blobs.items() for host in hosts if host.encode() in blob
