@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from common._damage import check_description
 from common._errors import PteFormatError
 from common._runtime import check_consistency
 
@@ -202,6 +203,15 @@ def pte_contents(
 
 def parse_program(data: bytes) -> Any:
     """Return the flatbuffer as ``executorch.exir.schema.Program``, segments not read."""
+    program = read_description(data)
+    # The parser above takes what it finds: a name cut short, None for a table that is missing.
+    # It comes first all the same, since C++ aborts when it logs a name that is not UTF-8.
+    check_consistency(data)
+    return program
+
+
+def read_description(data: bytes) -> Any:
+    """Return what ``parse_program`` does, as far as that is known without C++."""
     from executorch.exir._serialize._flatbuffer_program import _flatbuffer_to_program
 
     try:
@@ -211,9 +221,8 @@ def parse_program(data: bytes) -> Any:
             f"the program is damaged: its description cannot be read ({type(error).__name__}: "
             f"{error}). Export it again, or copy the file again."
         ) from error
-    # The parser above takes what it finds: a name cut short, None for a table that is missing.
-    # It comes first all the same, since C++ aborts when it logs a name that is not UTF-8.
-    check_consistency(data)
+    header = _extended_header(data)
+    check_description(program, data, segment_base=header[1] if header else len(data))
     return program
 
 

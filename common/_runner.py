@@ -11,13 +11,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from common._errors import PteExecutionError, PteFormatError, PteLoadError
+from common._isolated import check_isolated
 from common._pte_file import (
     ScalarSpec,
     TensorSpec,
     find_plan,
     operator_names,
     output_structure,
-    parse_program,
+    read_description,
     read_pte,
     value_spec,
     verify_checksum,
@@ -26,6 +27,7 @@ from common._runtime import (
     LOCK,
     LOG,
     available_backends,
+    check_consistency,
     empty_log,
     explain,
     log_taken,
@@ -33,6 +35,7 @@ from common._runtime import (
     missing_operators,
     runtime,
 )
+from common._threads import ALIVE
 
 
 class PteRunner:
@@ -46,12 +49,20 @@ class PteRunner:
         path_or_bytes: path of a ``.pte``, or its bytes. A file is read once and not kept open;
             when a ``.sha256`` file lies beside it (see ``save_pte``), it is compared.
         method: the method to run.
+        isolated_check: first load the program and run it on zeros in a child process, and refuse
+            it when that process ends or the run fails: damage inside a delegate can end a process
+            in a way that no exception tells of. Once in the life of a process for each program.
+            On Linux a fork does it, which takes 25 to 250 ms, the more the larger this process
+            is; elsewhere a worker, 3 to 10 s for the first program and some ms for each further
+            one. Each takes the time of loading and of two runs besides.
 
     Raises:
         TypeError: neither a path nor bytes.
         FileNotFoundError, IsADirectoryError: the path leads to no file.
-        PteFormatError: no whole ExecuTorch program; the message says what it is instead.
-        PteLoadError: a backend or a kernel is missing; the message names it.
+        PteFormatError: no whole ExecuTorch program; the message says what it is instead. Weights
+            of XNNPACK are compared with the checksums in the file, at about 1 ms a MB.
+        PteLoadError: a backend or a kernel is missing, or ``isolated_check`` came to no result;
+            the message says which.
         ValueError: the program has no such method.
 
     Note:
@@ -77,11 +88,17 @@ class PteRunner:
         path_or_bytes: str | os.PathLike[str] | bytes | bytearray | memoryview,
         *,
         method: str = "forward",
+        isolated_check: bool = False,
     ) -> None:
         data = read_pte(path_or_bytes)
         if isinstance(path_or_bytes, (str, os.PathLike)):
             verify_checksum(path_or_bytes, data)
-        plan = find_plan(parse_program(data), method)
+        program = read_description(data)
+        if isolated_check:  # nothing in C++ sees the program before
+            _check_loadable(find_plan(program, method))
+            check_isolated(data, program, method)
+        check_consistency(data)
+        plan = find_plan(program, method)
         _check_loadable(plan)
         try:
             self.inputs = tuple(value_spec(plan.values[i].val) for i in plan.inputs)
@@ -93,6 +110,7 @@ class PteRunner:
         self._structure = output_structure(plan)
         # ExecuTorch copies neither: the Method points into the Program, the Program into the bytes.
         self._data = data
+        ALIVE.add(self)
         self.reset()
         self._checks = tuple(_matcher(spec) for spec in self.inputs)
 
@@ -100,7 +118,7 @@ class PteRunner:
         """Load the program anew: buffers that a model changes while it runs start again."""
         with log_taken():
             try:
-                program = runtime().load_program(self._data)
+                program = self._load_program()
                 method = program.load_method(self._method_name)
             except RuntimeError as error:
                 raise PteLoadError(
@@ -108,6 +126,9 @@ class PteRunner:
                 ) from None
         self._program, self._method = program, method
         self._execute: Callable[[Sequence[Any]], Sequence[Any]] = method.execute
+
+    def _load_program(self) -> Any:
+        return runtime().load_program(self._data)
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the method.

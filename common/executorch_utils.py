@@ -20,6 +20,7 @@ from common._lowering import (
 from common._memory import PlannedTensor, memory_plan
 from common._pte_file import PteContents, ScalarSpec, TensorSpec, pte_contents, save_pte
 from common._runner import PteRunner
+from common._threads import get_threads, set_threads
 from common.pt2e import quiet
 
 __all__ = [
@@ -36,10 +37,12 @@ __all__ = [
     "ScalarSpec",
     "TensorSpec",
     "delegation_summary",
+    "get_threads",
     "lower_to_xnnpack",
     "memory_plan",
     "pte_contents",
     "save_pte",
+    "set_threads",
     "xnnpack_ptq",
 ]
 
