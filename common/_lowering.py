@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from common._errors import QuantizationError
 from common._shared_constants import unshare
+from common._unused_patterns import without_unused_patterns
 from common.data import calibration_batches
 from common.graph_utils import is_qdq
 from common.pt2e import check_eval, check_example, export_graph, get_xnnpack_quantizer
@@ -160,7 +161,8 @@ def lower_to_xnnpack(
 
     program = torch.export.export(gm, traced, dynamic_shapes=dynamic_shapes)
     _check_bounded(program)
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    with without_unused_patterns(program):
+        edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
     _check_inputs_unchanged(edge.exported_program())
     if any(is_qdq(node) for node in edge.exported_program().graph.nodes):
         # Quantize nodes outside every delegate: this import registers their out variants.

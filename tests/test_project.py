@@ -32,10 +32,11 @@ LAYERS = [
     {"graph_utils", "models", "data", "metrics"}
     | {"_table", "_figure", "_fx_view", "_annotations", "_dot", "_drawing", "viz"},
     {"pt2e"},
-    {"_pte_file", "_memory", "_runtime", "_runner", "_lowering"}
-    | {"_shared_constants", "_verification"},
+    {"_pte_file", "_memory", "_runtime", "_threads", "_runner", "_lowering"}
+    | {"_damage", "_trial", "_isolated"}
+    | {"_shared_constants", "_support", "_unused_patterns", "_verification"},
     {"executorch_utils"},
-    {"timing", "report"},
+    {"timing", "profiling", "roofline", "layers", "report"},
 ]
 LAYER_OF = {name: i for i, names in enumerate(LAYERS) for name in names}
 WITHOUT_EXECUTORCH = LAYERS[0] | LAYERS[1]
