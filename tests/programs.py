@@ -39,20 +39,6 @@ class ConvRelu(nn.Module):
         return torch.relu(self.conv(x))
 
 
-class CumsumNet(nn.Module):
-    """The model of M08-3: XNNPACK takes everything but the cumsum."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            self.conv1 = nn.Conv2d(3, 8, 3, padding=1)
-            self.conv2 = nn.Conv2d(8, 8, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.conv2(torch.cumsum(torch.relu(self.conv1(x)), dim=1))
-
-
 class Counter(nn.Module):
     """Returns the input times the number of calls so far: a model that keeps state."""
 

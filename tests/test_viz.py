@@ -36,6 +36,7 @@ from common import _dot
 from common._text import em, wrap
 from common.models import TinyConvNet, example_inputs
 from common.viz import DotError, annotation_notes, draw, table
+from tools.make_images import CumsumNet
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).parent / "golden"
@@ -46,18 +47,6 @@ LINEAR: Any = ATEN.linear.default
 KEY = "quantization_annotation"
 PER_CHANNEL = get_symmetric_quantization_config(is_per_channel=True)
 posix_only = pytest.mark.skipif(os.name == "nt", reason="the fake dot is a shell script")
-
-
-class CumsumNet(nn.Module):
-    """Two convolutions with an op between them that XNNPACK does not take."""
-
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Conv2d(3, 8, 3, padding=1)
-        self.b = nn.Conv2d(8, 8, 3, padding=1)
-
-    def forward(self, x):
-        return self.b(torch.cumsum(torch.relu(self.a(x)), 1))
 
 
 class AsAnnotated(Quantizer):

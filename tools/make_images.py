@@ -51,10 +51,10 @@ def road() -> str:
     paint.step("Runtime: load, execute")
     output = paint.box("output", "4 scores", kind="end")
 
-    paint.lesson("M08-1", 0, model[0], qdq[0] + 12, written=False)
-    paint.lesson("M08-2", 0, qdq[0] + 24, output[1], written=True)
-    paint.lesson("M08-3", 1, edge[0], parts[1], written=True)
-    paint.lesson("M08-4", 1, pte[0], output[1], written=False)
+    paint.lesson("M08-1", 0, model[0], qdq[0] + 12)
+    paint.lesson("M08-2", 0, qdq[0] + 24, output[1])
+    paint.lesson("M08-3", 1, edge[0], parts[1])
+    paint.lesson("M08-4", 1, pte[0], output[1])
     return paint.svg("The road from an fp32 model to a .pte that runs")
 
 
@@ -155,17 +155,14 @@ class _Painter:
             self._text(line, _STEM + 11, top + 22 + 16 * i, _SMALL)
         self._y += length
 
-    def lesson(self, name: str, column: int, top: int, bottom: int, *, written: bool) -> None:
-        """Draw a bracket from top to bottom with the lesson's name; dashed while it is to come."""
-        x, dash = 263 + 58 * column, "" if written else ' stroke-dasharray="4 4"'
+    def lesson(self, name: str, column: int, top: int, bottom: int) -> None:
+        """Draw a bracket from top to bottom with the lesson's name."""
+        x = 263 + 58 * column
         self._add(
             f'<path d="M{x} {top}h6v{bottom - top}h-6" fill="none" stroke="{_INK}" '
-            f'stroke-width="2"{dash}/>'
+            f'stroke-width="2"/>'
         )
-        middle = (top + bottom) // 2
-        self._text(name, x + 11, middle + 5, _SMALL, bold=True)
-        if not written:
-            self._text("later", x + 11, middle + 21, _SMALL)
+        self._text(name, x + 11, (top + bottom) // 2 + 5, _SMALL, bold=True)
 
     def svg(self, title: str) -> str:
         """Return the picture; its height is what was used."""
