@@ -136,8 +136,8 @@ def get_xnnpack_quantizer(
     """
     if is_dynamic and not is_per_channel:
         raise ValueError(
-            "dynamic quantization needs per-channel weights: ExecuTorch has no kernel for the "
-            "per-tensor form. Use is_per_channel=True."
+            "dynamic quantization needs per-channel weights: XNNPACK does not take the per-tensor "
+            "form, which would run on slow portable kernels. Use is_per_channel=True."
         )
     if source not in _QUANTIZERS:
         raise ValueError(f'source: expected "executorch" or "torchao", got {source!r}')
