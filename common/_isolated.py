@@ -111,11 +111,30 @@ def _raise_for(code: int | None) -> NoReturn:
 
 def fork() -> int:
     """Call ``os.fork``; the child must call ``enter_child`` first and then only what is safe."""
-    with warnings.catch_warnings():
-        # Python 3.12 and later warn of locks that other threads hold. The child takes none of
-        # theirs, and one that hangs all the same is ended.
-        warnings.filterwarnings("ignore", r".*multi-threaded, use of fork\(\)", DeprecationWarning)
-        return os.fork()
+    # Ctrl-C must not raise in the child, which would go on as a second copy of the caller.
+    mask, pid = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()), -1
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12 and later warn of locks that other threads hold. The child takes none of
+            # theirs, and one that hangs all the same is ended.
+            message = r".*multi-threaded, use of fork\(\)"
+            warnings.filterwarnings("ignore", message, DeprecationWarning)
+            pid = os.fork()
+    finally:
+        if pid:
+            try:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            except BaseException:  # Ctrl-C, which was waiting
+                if pid > 0:
+                    _end(pid)
+                raise
+    return pid
+
+
+def _end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def enter_child(seconds: float) -> None:
@@ -125,6 +144,7 @@ def enter_child(seconds: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the child
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(int(seconds) + 5)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.disable()
     sys.settrace(None)
@@ -140,17 +160,16 @@ def look_in_fork(trial: Trial, seconds: float) -> Problem | None:
     runtime()  # not in the child: it imports, and starts threads
     read, write = os.pipe()
     try:
-        # With the lock: another thread might hold it, and in the child for ever.
-        with LOCK:
-            pid = fork()
-            if pid == 0:
-                _be_the_child(trial, seconds, write)
-    except OSError as error:
-        os.close(read)
-        raise _Undecided(f"could not start ({error})") from None
-    finally:
-        os.close(write)
-    try:
+        try:
+            # With the lock: another thread might hold it, and in the child for ever.
+            with LOCK:
+                pid = fork()
+                if pid == 0:
+                    _be_the_child(trial, seconds, write)
+        except OSError as error:
+            raise _Undecided(f"could not start ({error})") from None
+        finally:
+            os.close(write)
         line, code = _answer_of(pid, read, seconds)
     finally:
         os.close(read)

@@ -10,13 +10,13 @@ import torch
 from tests.programs import (
     ConvRelu,
     Counter,
-    CumsumNet,
     ManyValues,
     Program,
     image,
     portable,
     quantized_conv,
 )
+from tools.make_images import CumsumNet
 
 
 @pytest.fixture(scope="session")

@@ -404,7 +404,7 @@ def test_save_into_a_missing_folder(conv: Program, tmp_path: Path) -> None:
 
 
 def test_damage_is_found_by_the_checksum(conv: Program, tmp_path: Path) -> None:
-    """One bit of a weight: ExecuTorch notices nothing and computes something else."""
+    """The first of the checks: it needs nothing of what is inside the file."""
     path = save_pte(conv.pte, tmp_path / "conv.pte")
     weight = conv.model.conv.weight.detach().flatten()[:1].numpy().tobytes()
     damaged = bytearray(conv.pte)
@@ -412,8 +412,6 @@ def test_damage_is_found_by_the_checksum(conv: Program, tmp_path: Path) -> None:
     path.write_bytes(damaged)
     with pytest.raises(PteFormatError, match=r"not the file that conv\.pte\.sha256 was written"):
         PteRunner(path)
-    (x,) = conv.example
-    assert (PteRunner(bytes(damaged))(x) - conv.model(x)).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("text", ["", "\n", "0" * 64, "\xff\xfe"])
