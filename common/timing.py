@@ -144,9 +144,9 @@ def compare(
 ) -> Comparison:
     """Time several callables in turn.
 
-    Each is called twice before the measurement: once because the first call of most things is
-    slower, once to find out how often it must be called for a round to be well above the clock's
-    resolution. Each round runs all variants once, in a new random order (the same in each
+    Each is called a few times before the measurement: once because the first call of most things
+    is slower, then to find out how often it must be called for a round to be well above the
+    clock's resolution. Each round runs all variants once, in a new random order (the same in each
     process). With a fixed order one variant always ran after the same neighbour, which leaves its
     data in the caches and its threads waiting for work. For the same reason each turn begins with
     one call that is not timed, so these are times of a program that runs again and again, not of
@@ -179,9 +179,10 @@ def compare(
         raise ValueError(f"expected variants and rounds >= 1, got {len(variants)} and {rounds}")
     calls = {}
     for name, variant in variants.items():
+        share = seconds / len(variants)
         variant()
-        once = _time(variant, 1, clock)
-        calls[name] = max(1, int(seconds / len(variants) / rounds / max(once, 1e-7)) - 1)
+        once = _fastest_call(variant, share / 10, clock)
+        calls[name] = max(1, int(share / rounds / max(once, 1e-7)) - 1)
     times: dict[str, list[float]] = {name: [] for name in variants}
     order, shuffle = list(variants), random.Random(0).shuffle
     for _ in range(rounds):
@@ -190,6 +191,19 @@ def compare(
             variants[name]()
             times[name].append(_time(variants[name], calls[name], clock))
     return Comparison({name: tuple(values) for name, values in times.items()})
+
+
+def _fastest_call(
+    variant: Callable[[], object], seconds: float, clock: Callable[[], float]
+) -> float:
+    """Time single calls. One that was interrupted would make all blocks of this variant short.
+
+    Short blocks are interrupted less often than long ones: the variant would seem faster.
+    """
+    times = [_time(variant, 1, clock)]
+    while len(times) < 10 and sum(times) < seconds:
+        times.append(_time(variant, 1, clock))
+    return min(times)
 
 
 def _time(variant: Callable[[], object], calls: int, clock: Callable[[], float]) -> float:

@@ -159,3 +159,17 @@ def test_nothing_to_measure_is_refused(variants: dict[str, type], rounds: int) -
 def test_real_clock_measures_seconds() -> None:
     times = compare({"sum": lambda: sum(range(100_000))}, rounds=5, seconds=0.05)
     assert 1e-5 < statistics.median(times.seconds["sum"]) < 10
+
+
+def test_one_interrupted_call_does_not_shorten_the_blocks() -> None:
+    machine = Machine()
+    steady, delays = machine.call("interrupted", 0.01), [0.0, 0.5]  # of the first calls
+
+    def interrupted() -> None:
+        machine.now += delays.pop(0) if delays else 0.0
+        steady()
+
+    variants = {"calm": machine.call("calm", 0.01), "interrupted": interrupted}
+    compare(variants, rounds=10, seconds=20, clock=machine.clock)
+    calls = machine.calls
+    assert calls.count("interrupted") == pytest.approx(calls.count("calm"), rel=0.05)
