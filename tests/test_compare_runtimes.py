@@ -9,16 +9,18 @@ import sys
 from collections.abc import Sequence
 from operator import methodcaller
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from common import executorch_utils
 from common.timing import Comparison
 from tests.programs import Program
 from tools.runtimes import machine, pte, table
 from tools.runtimes.catalogue import BASE, BY_NAME, VARIANTS, available, installed
-from tools.runtimes.networks import NETWORKS
+from tools.runtimes.networks import NETWORKS, make, save
 from tools.runtimes.turns import ChildError, Measured, _child, _received
 from tools.runtimes.variant import Call, Variant
 
@@ -204,14 +206,54 @@ def compare(*words: str) -> tuple[str, dict[str, list[str]]]:
     return done.stdout, {name: cells for name, *cells in rows[2:]}
 
 
-def test_the_command_measures_what_is_always_installed() -> None:
-    text, rows = compare("--variants", "eager fp32", "fp32 .pte", BASE)
+def test_the_command_measures_what_is_always_installed(
+    course: Program, course_fp32: Program, tmp_path: Path
+) -> None:
+    made = tmp_path / "tiny"  # by the fixtures: lowering once more would take longer than the rest
+    made.mkdir()
+    save(make("tiny"), made)
+    (made / pte.INT8).write_bytes(course.pte)
+    (made / pte.FP32).write_bytes(course_fp32.pte)
+    names = ["eager fp32", "fp32 .pte", BASE]
+    text, rows = compare("--keep", str(tmp_path), "--variants", *names)
     assert "1 thread, 3 rounds" in text
-    assert list(rows) == ["eager fp32", "fp32 .pte", BASE]
+    assert list(rows) == names
     assert rows[BASE][:2] == ["1.00", "1.00–1.00"]
     assert rows["eager fp32"][2:] == ["exact", "100.0%"]
     assert float(rows["fp32 .pte"][2]) > 100
     assert 35 < float(rows[BASE][2]) < 50
+
+
+@pytest.mark.parametrize(
+    ("file", "dtype", "channels_last"),
+    [
+        (pte.INT8, torch.float32, False),
+        (pte.CHANNELS_LAST, torch.float32, True),
+        (pte.INT8_ENDS, torch.int8, False),
+        (pte.BOTH, torch.int8, True),
+    ],
+)
+def test_the_pte_variants_differ_in_their_example(
+    file: str,
+    dtype: torch.dtype,
+    channels_last: bool,
+    course: Program,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[torch.Tensor] = []
+
+    def lower(graph: torch.nn.Module, example: tuple[torch.Tensor]) -> SimpleNamespace:
+        seen.extend(example)
+        return SimpleNamespace(pte=b"a program")
+
+    monkeypatch.setattr(executorch_utils, "xnnpack_ptq", lambda *_, **__: course.qdq)
+    monkeypatch.setattr(executorch_utils, "lower_to_xnnpack", lower)
+    pte.build(make("tiny"), tmp_path, file)
+    (x,) = seen
+    assert x.dtype == dtype
+    assert x.is_contiguous(memory_format=torch.channels_last) == channels_last
+    assert (tmp_path / file).read_bytes() == b"a program"
 
 
 @pytest.mark.skipif(

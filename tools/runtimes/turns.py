@@ -77,16 +77,12 @@ def measure(
     """
     import numpy as np
 
-    # The process that makes the network builds BASE and its relatives as well.
+    # The first process to build, that of BASE and its relatives, makes the network as well.
     builders = dict.fromkeys([BY_NAME[BASE].build, *(BY_NAME[name].build for name in names)])
     failed: dict[str, str] = {}
     for build in builders:
-        parts = [
-            name
-            for name in [*names, BASE]
-            if build and BY_NAME[name].build == build and not _made(folder, BY_NAME[name].file)
-        ]
-        if parts or not (folder / DATA).exists():
+        parts = [name for name in names if BY_NAME[name].build == build]
+        if not (folder / DATA).exists() or any(_lacks(folder, name) for name in parts):
             with _child(folder, _build, network, parts, folder) as connection:
                 failed |= _received(connection, f"building {', '.join(parts)}")
     with np.load(folder / DATA) as data:
@@ -216,16 +212,17 @@ def _build(connection: Connection, network: str, names: list[str], folder: Path)
     for name in names:
         variant = BY_NAME[name]
         try:
-            file = variant.file
-            if variant.build and file and not _made(folder, file):
-                variant.build(made, folder, file)
+            if variant.build and variant.file and _lacks(folder, name):
+                variant.build(made, folder, variant.file)
         except Exception as error:
             failed[name] = _said(error)
     connection.send(("built", failed))
 
 
-def _made(folder: Path, file: str | None) -> bool:
-    return file is not None and (folder / file).exists()
+def _lacks(folder: Path, name: str) -> bool:
+    """Say whether the file of a variant is still to be made."""
+    file = BY_NAME[name].file
+    return file is not None and not (folder / file).exists()
 
 
 # --- starting processes
