@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,16 @@ from tests.programs import (
     quantized_conv,
 )
 from tools.make_images import CumsumNet
+
+
+collect_ignore = ["crashes.py"]  # a program of its own, which imports ExecuTorch without quiet()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Hear Ctrl-C: a shell that starts the tests in the background lets them ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
