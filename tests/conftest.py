@@ -19,8 +19,7 @@ from tests.programs import (
 )
 from tools.make_images import CumsumNet
 
-
-collect_ignore = ["crashes.py"]  # a program of its own, which imports ExecuTorch without quiet()
+collect_ignore = ["crashes.py"]  # a program of its own, which loads ExecuTorch without quiet()
 
 
 @pytest.fixture(scope="session", autouse=True)
