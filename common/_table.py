@@ -65,6 +65,19 @@ class Table:
         return [_is_numeric(cells[1:]) for cells in self._columns()]
 
 
+class ShownAsTable:
+    """A result that is shown as its table: aligned text by ``str()``, HTML in a notebook."""
+
+    def _table(self) -> Table:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return str(self._table())
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self._table()._repr_mimebundle_()
+
+
 def table(
     rows: Iterable[Sequence[Any] | Mapping[str, Any]],
     headers: Sequence[str],

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from common._table import ShownAsTable, Table, table
 from common.graph_utils import fx_graph, is_qdq, short
 from common.pt2e import check_eval, export_graph
-from common.viz import table
 
 __all__ = ["LayerErrors", "LayerSqnr", "layer_sqnr"]
 
@@ -37,7 +37,7 @@ class LayerSqnr:
 
 
 @dataclass(frozen=True, repr=False)
-class LayerErrors:
+class LayerErrors(ShownAsTable):
     """What ``layer_sqnr`` returns: the layers in the order of execution.
 
     ``str(errors)`` is a table; Jupyter shows it as one.
@@ -50,17 +50,11 @@ class LayerErrors:
         """The layer with the lowest SQNR."""
         return min(self.layers, key=lambda layer: layer.sqnr_db)
 
-    def __str__(self) -> str:
-        return str(self._table())
-
     def __repr__(self) -> str:
         worst = self.worst
         return f"LayerErrors({len(self.layers)} layers, worst {worst.name} {worst.sqnr_db:.1f} dB)"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return self._table()._repr_mimebundle_()
-
-    def _table(self) -> Any:
+    def _table(self) -> Table:
         rows = [
             (e.name, e.module or "-", "yes" if e.quantized else "no", f"{e.sqnr_db:.1f} dB")
             for e in self.layers

@@ -13,7 +13,7 @@ from typing import Any
 
 from common._runner import PteRunner
 from common._runtime import LOG, explain, log_taken, runtime
-from common._table import Table, table
+from common._table import ShownAsTable, Table, table
 from common.env import capture_stderr
 
 __all__ = ["KernelTime", "Profile", "profile"]
@@ -47,7 +47,7 @@ class KernelTime:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(ShownAsTable):
     """Times of all kernels of a program, in the order in which they run.
 
     ``str(profile)`` and its display in a notebook are a table.
@@ -69,12 +69,6 @@ class Profile:
     def kernel_sum(self) -> float:
         """Microseconds of all kernels together, each its ``best``."""
         return sum(kernel.best for kernel in self.kernels)
-
-    def __str__(self) -> str:
-        return str(self._table())
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return self._table()._repr_mimebundle_()
 
     def _table(self) -> Table:
         rows = [

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from common._lowering import lower_to_xnnpack, xnnpack_ptq
 from common._runner import PteRunner
-from common._table import Table, table
+from common._table import ShownAsTable, Table, table
 from common._threads import get_threads
 from common.pt2e import check_example
 from common.timing import compare
@@ -37,7 +37,7 @@ _TRAFFIC = {"read": 1, "copy": 2}  # a copied piece is read once and written onc
 
 
 @dataclass(frozen=True)
-class MachinePeak:
+class MachinePeak(ShownAsTable):
     """What the machine did at best while `machine_peak` measured it.
 
     Attributes:
@@ -54,12 +54,6 @@ class MachinePeak:
     int8: float
     torch_fp32: float
     bytes_per_second: float
-
-    def __str__(self) -> str:
-        return str(self._table())
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return self._table()._repr_mimebundle_()
 
     def _table(self) -> Table:
         rows = [

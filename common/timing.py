@@ -12,9 +12,8 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from common._table import Table, table
+from common._table import ShownAsTable, Table, table
 
 __all__ = ["Comparison", "compare"]
 
@@ -22,7 +21,7 @@ _CHANCE = 0.01  # how often `faster` may name a winner where there is none
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(ShownAsTable):
     """Times of several variants, measured in turn.
 
     ``str(comparison)`` and its display in a notebook are a table; the ratios in it are to the
@@ -105,12 +104,6 @@ class Comparison:
         if 2 * tail >= _CHANCE * 2**rounds:
             return None
         return won > lost
-
-    def __str__(self) -> str:
-        return str(self._table())
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return self._table()._repr_mimebundle_()
 
     def _table(self) -> Table:
         base = next(iter(self.seconds))

@@ -114,3 +114,15 @@ def raw(pte: bytes, *inputs: Any) -> list[Any]:
         method = Runtime.get().load_program(pte).load_method("forward")
         assert method is not None
         return list(method.execute(list(inputs)))
+
+
+def rows(n: int, seed: int = 0) -> torch.Tensor:
+    """Input of `linear`."""
+    return torch.randn(n, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def linear() -> nn.Module:
+    """One layer with a ReLU, the same weights each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(6, 4), nn.ReLU()).eval()

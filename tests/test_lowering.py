@@ -31,22 +31,14 @@ from tests.programs import (
     TwoLinear,
     image,
     last_scale,
+    linear,
     portable,
     quantized_conv,
     raw,
+    rows,
 )
 
 Batches = list[tuple[torch.Tensor, ...]]
-
-
-def rows(n: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(n, 6, generator=torch.Generator().manual_seed(seed))
-
-
-def linear() -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        return nn.Sequential(nn.Linear(6, 4), nn.ReLU()).eval()
 
 
 # --- xnnpack_ptq: what it computes

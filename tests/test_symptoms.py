@@ -41,7 +41,7 @@ from common.graph_utils import is_qdq, op_counts, short
 from common.metrics import sqnr_db
 from common.pt2e import export_module, get_xnnpack_quantizer
 from tests.notebook_rules import is_simplified, mainland_terms, without_fences
-from tests.programs import ConvRelu, Program, image, portable
+from tests.programs import ConvRelu, Program, image, linear, portable, rows
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "notebooks" / "symptoms.md").read_text("utf-8")
@@ -146,16 +146,6 @@ def test_the_page_links_somewhere() -> None:
 
 
 # --- while quantizing
-
-
-def rows(n: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(n, 6, generator=torch.Generator().manual_seed(seed))
-
-
-def linear() -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        return nn.Sequential(nn.Linear(6, 4), nn.ReLU()).eval()
 
 
 def raw_ptq(
