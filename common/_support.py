@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from common.graph_utils import short
+
 # The loggers of its rules are below this one.
 _LOGGER = "executorch.backends.xnnpack.partition.config"
 
@@ -121,7 +123,9 @@ def why_not(asked: Partitioned) -> dict[str, str]:
     said = {refusal.node.name: refusal.reason for refusal in asked.refusals}
     reasons = {}
     for node in asked.program.graph.nodes:
-        if node.op != "call_function" or node.name in asked.taken or _is_getitem(node):
+        if node.op != "call_function" or node.name in asked.taken:
+            continue
+        if short(node.target) == "getitem":
             continue
         known = _rule_name(node) in _rules()
         unsaid = "refused without a reason" if known else "XNNPACK's partitioner has no rule for it"
@@ -157,7 +161,3 @@ def _rule_name(node: fx.Node) -> str:
 
 def _is_tagged(node: fx.Node) -> bool:
     return "delegation_tag" in node.meta
-
-
-def _is_getitem(node: fx.Node) -> bool:
-    return getattr(node.target, "__name__", "") == "getitem"
