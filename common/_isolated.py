@@ -22,6 +22,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 from common._errors import PteFormatError, PteLoadError
@@ -112,7 +113,8 @@ def _raise_for(code: int | None) -> NoReturn:
 def fork() -> int:
     """Call ``os.fork``; the child must call ``enter_child`` first and then only what is safe."""
     # Ctrl-C must not raise in the child, which would go on as a second copy of the caller.
-    mask, pid = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()), -1
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    pid = -1
     try:
         with warnings.catch_warnings():
             # Python 3.12 and later warn of locks that other threads hold. The child takes none of
@@ -122,19 +124,8 @@ def fork() -> int:
             pid = os.fork()
     finally:
         if pid:
-            try:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            except BaseException:  # Ctrl-C, which was waiting
-                if pid > 0:
-                    _end(pid)
-                raise
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return pid
-
-
-def _end(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
 
 
 def enter_child(seconds: float) -> None:
@@ -158,6 +149,17 @@ def enter_child(seconds: float) -> None:
 def look_in_fork(trial: Trial, seconds: float) -> Problem | None:
     """Make a trial in a fork of this process."""
     runtime()  # not in the child: it imports, and starts threads
+    given_up = threading.Event()
+    # A thread looks, because Ctrl-C raises in the main one alone, and there at any step: also at
+    # one where a child exists whose number nobody knows yet.
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            return pool.submit(_fork_and_ask, trial, seconds, given_up).result()
+        finally:
+            given_up.set()
+
+
+def _fork_and_ask(trial: Trial, seconds: float, given_up: threading.Event) -> Problem | None:
     read, write = os.pipe()
     try:
         try:
@@ -170,7 +172,7 @@ def look_in_fork(trial: Trial, seconds: float) -> Problem | None:
             raise _Undecided(f"could not start ({error})") from None
         finally:
             os.close(write)
-        line, code = _answer_of(pid, read, seconds)
+        line, code = _answer_of(pid, read, seconds, given_up)
     finally:
         os.close(read)
     if not line.endswith(b"\n"):
@@ -186,20 +188,24 @@ def _be_the_child(trial: Trial, seconds: float, write: int) -> NoReturn:
         os._exit(0)
 
 
-def _answer_of(pid: int, read: int, seconds: float) -> tuple[bytes, int | None]:
+def _answer_of(
+    pid: int, read: int, seconds: float, given_up: threading.Event
+) -> tuple[bytes, int | None]:
     """Return what the child wrote, and how it ended where that is known."""
     line, code, end = b"", None, time.monotonic() + seconds
     poll = select.poll()
     poll.register(read, select.POLLIN)
     try:
         while not line.endswith(b"\n"):
-            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
+            if given_up.is_set() or time.monotonic() > end:
                 raise _Undecided(f"took more than {seconds:.0f} s")
+            if not poll.poll(50):  # ms
+                continue
             part = os.read(read, 65536)
             if not part:
                 break
             line += part
-    except BaseException:  # Ctrl-C as well
+    except _Undecided:
         os.kill(pid, signal.SIGKILL)
         raise
     finally:

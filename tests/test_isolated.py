@@ -195,16 +195,33 @@ def test_without_a_process_to_be_had(conv: Program, monkeypatch: pytest.MonkeyPa
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def children() -> set[str]:
+    """Numbers of the processes that this one has started."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    return {pid for task in tasks for pid in task.read_text().split()}
+
+
 @needs_fork
-def test_ctrl_c_ends_the_child(conv: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt_the_parent() -> None:
-        os.kill(os.getppid(), signal.SIGINT)
+@pytest.mark.parametrize("moment", ["running", "forked"])
+def test_ctrl_c_ends_the_child(conv: Program, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    def wait() -> None:
+        if moment == "running":
+            os.kill(os.getppid(), signal.SIGINT)
         threading.Event().wait()
 
+    def fork_and_interrupt() -> int:
+        pid = fork()
+        if pid:  # before anybody else knows the number
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+        return pid
+
+    fork, before = _isolated.fork, children()
+    if moment == "forked":
+        monkeypatch.setattr(_isolated, "fork", fork_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
-        check_with(conv, monkeypatch, interrupt_the_parent)
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)  # no child is left
+        check_with(conv, monkeypatch, wait)
+    assert children() <= before
     assert not _isolated._VERDICTS
     assert _isolated._CHECKING.acquire(blocking=False)
     _isolated._CHECKING.release()
