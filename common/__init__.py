@@ -5,6 +5,7 @@
 ``common.executorch_utils``  quantize, lower to XNNPACK, look inside, run a ``.pte``
 ``common.metrics``        SQNR, distance in LSB, accuracy
 ``common.layers``         SQNR of every layer of a Q/DQ graph
+``common.inspection``     any ``.pte`` without its model: what is in it, what changed
 ``common.graph_utils``    short op names and op counts of an FX graph
 ``common.models``         the course model
 ``common.data``           real digits, the trained course model

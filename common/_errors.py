@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 __all__ = [
+    "LoweringError",
     "PteError",
     "PteExecutionError",
     "PteFormatError",
     "PteLoadError",
     "QuantizationError",
+    "VerificationError",
 ]
 
 
 class PteError(Exception):
-    """Something is wrong with a ``.pte`` or its execution; the base of the three below."""
+    """Something is wrong with a ``.pte`` or its execution; the base of the four below."""
 
 
 class PteFormatError(PteError, ValueError):
@@ -25,6 +27,14 @@ class PteLoadError(PteError):
 
 class PteExecutionError(PteError):
     """The program is loaded and the inputs fit, but its execution failed."""
+
+
+class VerificationError(PteError):
+    """The program does not compute what the graph it came from computes."""
+
+
+class LoweringError(RuntimeError):
+    """ExecuTorch cannot lower a program; the message gives its reason and what to do."""
 
 
 class QuantizationError(ValueError):

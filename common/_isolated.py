@@ -23,11 +23,13 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from common._errors import PteFormatError, PteLoadError
-from common._pte_file import operator_names, value_spec
+from common._pte_file import ScalarSpec, TensorSpec, operator_names, value_spec
 from common._runtime import LOCK, runtime
+from common._shapes import read_bounds
 from common._trial import Problem, Trial, find_problem, from_line, to_line, to_request
 
 SECONDS = 20.0
@@ -47,13 +49,15 @@ class _Ended(Exception):
     """The process that looked is dead. The message goes on after "a child process"."""
 
 
-def check_isolated(data: bytes, program: Any, method: str) -> None:
+def check_isolated(data: bytes, program: Any, method: str, *, may_fail: bool = False) -> None:
     """Load and run a program in another process, once in the life of this one.
 
     Args:
         data: the program.
         program: what ``read_description(data)`` returned.
         method: the method that is wanted; the others are tried as well.
+        may_fail: accept a method that fails on zeros with an error code: nothing is wrong with a
+            program for which zeros are no valid input.
 
     Raises:
         PteFormatError: the program ends that process or fails in it.
@@ -64,17 +68,28 @@ def check_isolated(data: bytes, program: Any, method: str) -> None:
         if key not in _VERDICTS:
             _VERDICTS[key] = _look(_trial(data, program, method))
         problem = _VERDICTS[key]
-    if problem:
+    if problem and not (may_fail and problem.kind == "failure"):
         raise (PteLoadError if problem.kind == "load" else PteFormatError)(problem.text)
 
 
 def _trial(data: bytes, program: Any, method: str) -> Trial:
     plans = program.execution_plan
     try:
-        inputs = {p.name: tuple(value_spec(p.values[i].val) for i in p.inputs) for p in plans}
+        inputs = {p.name: _inputs(program, p) for p in plans}
     except (IndexError, KeyError, AttributeError) as error:
         raise PteFormatError(f"the program is damaged: {error!r}") from error
     return Trial(data, inputs, method, tuple(n for p in plans for n in operator_names(p)))
+
+
+def _inputs(program: Any, plan: Any) -> tuple[TensorSpec | ScalarSpec, ...]:
+    """Describe what a method takes, in the largest shapes that fit together."""
+    specs = [value_spec(plan.values[i].val) for i in plan.inputs]
+    bounds = read_bounds(program, plan)
+    for i, shape in enumerate(bounds.sample() if bounds else ()):
+        spec = specs[i]
+        if shape is not None and isinstance(spec, TensorSpec):
+            specs[i] = replace(spec, shape=shape)
+    return tuple(specs)
 
 
 def _look(trial: Trial) -> Problem | None:

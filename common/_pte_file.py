@@ -14,7 +14,8 @@ import os
 import struct
 import tempfile
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch.utils import _pytree as pytree
 from common._damage import check_description
 from common._errors import PteFormatError
 from common._runtime import check_consistency
+from common._shapes import Bounds, Dimensions, is_entry, read_bounds
 
 IDENTIFIER = b"ET12"
 STATIC = 0  # executorch.exir.schema.TensorShapeDynamism.STATIC
@@ -47,16 +49,22 @@ class TensorSpec:
         dim_order: dimensions from the slowest to the fastest in memory; ``(0, 1, 2, 3)`` is
             contiguous, ``(0, 2, 3, 1)`` is channels_last.
         dynamic: whether some dimension may be smaller than in ``shape``.
+        minimum: smallest sizes of a dynamic tensor, equal to those in ``shape`` where a dimension
+            does not move; ``None`` where the file does not say (``lower_to_xnnpack`` writes it).
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     dim_order: tuple[int, ...]
     dynamic: bool
+    minimum: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        sign = "≤" if self.dynamic else ""
-        shape = ", ".join(f"{sign}{n}" for n in self.shape) + ("," if len(self.shape) == 1 else "")
+        sizes = [f"≤{n}" if self.dynamic else str(n) for n in self.shape]
+        if self.minimum is not None:
+            both = zip(self.minimum, self.shape, strict=True)
+            sizes = [str(most) if least == most else f"{least}…{most}" for least, most in both]
+        shape = ", ".join(sizes) + ("," if len(self.shape) == 1 else "")
         plain = self.dim_order == tuple(range(len(self.shape)))
         layout = "" if plain else f" dim order {self.dim_order}"
         return f"{str(self.dtype).removeprefix('torch.')} ({shape}){layout}"
@@ -96,7 +104,8 @@ class PteContents:
         outputs: of the method.
         delegates: backend name of each delegate, in order.
         operators: operators that run outside the delegates, as ``aten::cumsum.out``.
-        methods: names of all methods in the file.
+        methods: names of all methods in the file, without the entry on shapes that
+            ``lower_to_xnnpack`` adds where they are dynamic.
     """
 
     size: int
@@ -186,6 +195,7 @@ def pte_contents(
     constants = sum(len(b.storage) for b in program.constant_buffer)
     weights = sum(size for i, size in enumerate(segments) if i not in blob_segments)
     head = flatbuffer_size(data)
+    inputs, outputs = method_specs(plan, read_bounds(program, plan))
     return PteContents(
         size=len(data),
         program=head - sum(inline) - constants,
@@ -193,11 +203,11 @@ def pte_contents(
         delegate_blobs=tuple(blob_size(d) for d in plan.delegates),
         padding=len(data) - head - sum(segments),
         arena=sum(plan.non_const_buffer_sizes[1:]),
-        inputs=tuple(value_spec(plan.values[i].val) for i in plan.inputs),
-        outputs=tuple(value_spec(plan.values[i].val) for i in plan.outputs),
+        inputs=inputs,
+        outputs=outputs,
         delegates=tuple(d.id for d in plan.delegates),
         operators=tuple(operator_names(plan)),
-        methods=tuple(p.name for p in program.execution_plan),
+        methods=tuple(p.name for p in program.execution_plan if not is_entry(p.name)),
     )
 
 
@@ -221,8 +231,7 @@ def read_description(data: bytes) -> Any:
             f"the program is damaged: its description cannot be read ({type(error).__name__}: "
             f"{error}). Export it again, or copy the file again."
         ) from error
-    header = _extended_header(data)
-    check_description(program, data, segment_base=header[1] if header else len(data))
+    check_description(program, data, segment_base(data))
     return program
 
 
@@ -234,7 +243,8 @@ def find_plan(program: Any, method: str) -> Any:
     """Return the execution plan of a method."""
     plans = {plan.name: plan for plan in program.execution_plan}
     if method not in plans:
-        raise ValueError(f"the program has no method {method!r}; it has: {', '.join(plans)}")
+        names = [name for name in plans if not is_entry(name)]
+        raise ValueError(f"the program has no method {method!r}; it has: {', '.join(names)}")
     return plans[method]
 
 
@@ -252,6 +262,24 @@ def value_spec(value: Any) -> TensorSpec | ScalarSpec:
     )
 
 
+Specs = tuple[TensorSpec | ScalarSpec, ...]
+
+
+def method_specs(plan: Any, bounds: Bounds | None) -> tuple[Specs, Specs]:
+    """Describe the inputs and the outputs of a method, with the bounds that the file holds."""
+
+    def described(indices: Sequence[int], dims: Sequence[Dimensions | None] | None) -> Specs:
+        specs = [value_spec(plan.values[i].val) for i in indices]
+        for i, known in enumerate(dims or ()):
+            spec = specs[i]
+            if known and isinstance(spec, TensorSpec) and spec.dynamic:
+                specs[i] = replace(spec, minimum=tuple(dim.low for dim in known))
+        return tuple(specs)
+
+    found = (bounds.inputs, bounds.outputs) if bounds else (None, None)
+    return described(plan.inputs, found[0]), described(plan.outputs, found[1])
+
+
 def output_structure(plan: Any) -> pytree.TreeSpec | None:
     """Return the structure of what the model's ``forward`` returned, as the file stores it.
 
@@ -260,7 +288,9 @@ def output_structure(plan: Any) -> pytree.TreeSpec | None:
     """
     try:
         spec = pytree.treespec_loads(plan.container_meta_type.encoded_out_str)
-    except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError):
+    except (
+        AttributeError, KeyError, NotImplementedError, RecursionError, TypeError, ValueError
+    ):  # fmt: skip
         return None  # written by another tool, or for a type that is not known here
     flat = spec.is_leaf() or (spec.type is tuple and spec.num_leaves == spec.num_children)
     return None if flat or spec.num_leaves != len(plan.outputs) else spec
@@ -275,6 +305,12 @@ def flatbuffer_size(data: bytes) -> int:
     """Return the size of the flatbuffer at the head of the file."""
     header = _extended_header(data)
     return header[0] if header else len(data)
+
+
+def segment_base(data: bytes) -> int:
+    """Return where the segments behind the flatbuffer start: the end where there are none."""
+    header = _extended_header(data)
+    return header[1] if header else len(data)
 
 
 def save_pte(pte: bytes, path: str | os.PathLike[str]) -> Path:

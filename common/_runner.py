@@ -12,15 +12,16 @@ from torch.utils import _pytree as pytree
 
 from common._errors import PteExecutionError, PteFormatError, PteLoadError
 from common._isolated import check_isolated
+from common._kernel_dtypes import check_kernel_dtypes
 from common._pte_file import (
     ScalarSpec,
     TensorSpec,
     find_plan,
+    method_specs,
     operator_names,
     output_structure,
     read_description,
     read_pte,
-    value_spec,
     verify_checksum,
 )
 from common._runtime import (
@@ -35,11 +36,13 @@ from common._runtime import (
     missing_operators,
     runtime,
 )
+from common._shapes import read_bounds
+from common._signature import CONTAINERS, read_signature
 from common._threads import ALIVE
 
 
 class PteRunner:
-    """A loaded ``.pte`` that is called like a module: ``runner(x)``.
+    """A loaded ``.pte`` that is called like the model: ``runner(x)``, ``runner(x, mask=mask)``.
 
     The raw API returns wrong numbers for a tensor in another memory layout, crashes when the
     program's bytes are freed, and reports most mistakes as a hex code. This class converts the
@@ -55,6 +58,7 @@ class PteRunner:
             On Linux a fork does it, which takes 25 to 250 ms, the more the larger this process
             is; elsewhere a worker, 3 to 10 s for the first program and some ms for each further
             one. Each takes the time of loading and of two runs besides.
+        refuse_nan: refuse an input that holds a NaN. It reads each float input once more.
 
     Raises:
         TypeError: neither a path nor bytes.
@@ -66,7 +70,7 @@ class PteRunner:
         ValueError: the program has no such method.
 
     Note:
-        A NaN that goes into an int8 delegate comes out as an ordinary number.
+        A NaN that goes into an int8 delegate comes out as an ordinary number: see ``refuse_nan``.
         ExecuTorch holds the GIL while it runs: threads do not make it faster.
 
     Example:
@@ -89,6 +93,7 @@ class PteRunner:
         *,
         method: str = "forward",
         isolated_check: bool = False,
+        refuse_nan: bool = False,
     ) -> None:
         data = read_pte(path_or_bytes)
         if isinstance(path_or_bytes, (str, os.PathLike)):
@@ -100,19 +105,25 @@ class PteRunner:
         check_consistency(data)
         plan = find_plan(program, method)
         _check_loadable(plan)
+        bounds = read_bounds(program, plan)
         try:
-            self.inputs = tuple(value_spec(plan.values[i].val) for i in plan.inputs)
-            self.outputs = tuple(value_spec(plan.values[i].val) for i in plan.outputs)
+            self.inputs, self.outputs = method_specs(plan, bounds)
         except (IndexError, KeyError, AttributeError) as error:
             raise PteFormatError(f"the program is damaged: {error!r}") from error
         self.delegates = tuple(d.id for d in plan.delegates)
         self._method_name = method
         self._structure = output_structure(plan)
+        self._signature = read_signature(plan)
+        flat = tuple(f"input {i}" for i in range(len(self.inputs)))
+        self._labels = self._signature.labels if self._signature else flat
+        self._bounds = bounds if bounds and bounds.relate else None
         # ExecuTorch copies neither: the Method points into the Program, the Program into the bytes.
         self._data = data
         ALIVE.add(self)
         self.reset()
-        self._checks = tuple(_matcher(spec) for spec in self.inputs)
+        self._refuse_nan = refuse_nan
+        checks = (_matcher(spec) for spec in self.inputs)
+        self._checks = tuple(_without_nan(fits) if refuse_nan else fits for fits in checks)
 
     def reset(self) -> None:
         """Load the program anew: buffers that a model changes while it runs start again."""
@@ -130,12 +141,14 @@ class PteRunner:
     def _load_program(self) -> Any:
         return runtime().load_program(self._data)
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         """Run the method.
 
         Args:
-            inputs: one value for each input of the program, in its order. A tensor may have any
-                memory layout and may require a gradient.
+            inputs: what the model's ``forward`` takes, lists and dicts included; or one value for
+                each input of the program, in its order. A tensor may have any memory layout and
+                may require a gradient. A number, a bool or None must be that of the export.
+            keywords: the keyword inputs with which the model was exported, in any order.
 
         Returns:
             The output tensor; several outputs come as a tuple, or as the dicts and lists that
@@ -143,21 +156,25 @@ class PteRunner:
             the next call.
 
         Raises:
-            TypeError: an input is no dense tensor on the CPU, or has another dtype.
-            ValueError: the number of inputs, a rank or a dimension does not fit.
+            TypeError: an input is no dense tensor on the CPU, or has another dtype; a list or a
+                dict stands where none was expected, or the other way round.
+            ValueError: the number of inputs, a name, a rank or a dimension does not fit, or the
+                dimensions of several inputs do not fit together.
             PteExecutionError: the program failed although its inputs fit.
         """
         checks = self._checks
         args: Sequence[Any]
-        if len(inputs) == len(checks) == 1 and checks[0](inputs[0]):
+        if len(inputs) == len(checks) == 1 and not keywords and checks[0](inputs[0]):
             args = inputs  # the usual case first: each step here is a percent of a small program
-        elif len(inputs) != len(checks):
-            raise ValueError(f"expected {self._signature()}, got {len(inputs)}")
         else:
             args = [
                 value if fits(value) else self._prepare(i, value)
-                for i, (fits, value) in enumerate(zip(checks, inputs, strict=True))
+                for i, (fits, value) in enumerate(
+                    zip(checks, self._in_order(inputs, keywords), strict=True)
+                )
             ]
+            if self._bounds is not None:
+                self._bounds.check(args, self._labels)
         # As log_taken() does, written out because it is faster.
         with LOCK:
             before, sys.stderr = sys.stderr, LOG
@@ -178,26 +195,51 @@ class PteRunner:
     def __repr__(self) -> str:
         outputs = "; ".join(map(str, self.outputs))
         return (
-            f"PteRunner({len(self._data):,} B, {self._signature()} -> {outputs}, "
+            f"PteRunner({len(self._data):,} B, {self._described_inputs()} -> {outputs}, "
             f"delegates: {', '.join(self.delegates) or 'none'})"
         )
 
-    def _signature(self) -> str:
-        specs = "; ".join(map(str, self.inputs))
+    def _described_inputs(self) -> str:
+        names = [label.partition(" (")[2].removesuffix(")") for label in self._labels]
+        both = zip(names, self.inputs, strict=True)
+        specs = "; ".join(f"{name}: {spec}" if name else str(spec) for name, spec in both)
         return f"{len(self.inputs)} input{'s' * (len(self.inputs) != 1)}" + (
             f": {specs}" if specs else ""
         )
 
+    def _in_order(self, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Sequence[Any]:
+        """Put the inputs of a call into the program's order."""
+        signature = self._signature
+        structured = signature is not None and not signature.is_flat
+        if structured and (keywords or any(isinstance(value, CONTAINERS) for value in inputs)):
+            assert signature is not None
+            return signature.flatten(inputs, keywords)
+        if keywords:
+            raise ValueError(
+                f"expected {self._described_inputs()}, all of them by position, got "
+                f"{', '.join(keywords)} by name. To give an input by name, export the model with "
+                "example_kwargs."
+            )
+        if len(inputs) != len(self.inputs):
+            how = f", or {signature}" if structured else ""
+            raise ValueError(f"expected {self._described_inputs()}{how}, got {len(inputs)}")
+        return inputs
+
     def _prepare(self, i: int, value: Any) -> Any:
         """Convert an input to what C++ takes, or say what is wrong with it."""
-        spec = self.inputs[i]
+        spec, label = self.inputs[i], self._labels[i]
         if isinstance(spec, ScalarSpec):
-            return _scalar(i, spec, value)
-        x = _tensor(i, spec, value)
+            return _scalar(label, spec, value)
+        x = _tensor(label, spec, value)
         if self.delegates and not x.numel():
             raise ValueError(
-                f"input {i}: shape {tuple(x.shape)} holds no element, for which a delegate fails "
+                f"{label}: shape {tuple(x.shape)} holds no element, for which a delegate fails "
                 "or ends the process. There is nothing to compute: leave out the call."
+            )
+        if self._refuse_nan and _has_nan(x):
+            raise ValueError(
+                f"{label}: holds a NaN, first at index {tuple(x.isnan().nonzero()[0].tolist())}. "
+                "An int8 delegate would make an ordinary number of it. Clean the data first."
             )
         return x
 
@@ -231,40 +273,48 @@ def _matcher(spec: TensorSpec | ScalarSpec) -> Callable[[Any], bool]:
     return fits
 
 
-def _scalar(i: int, spec: ScalarSpec, value: Any) -> Any:
+def _without_nan(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda x: fits(x) and not _has_nan(x)
+
+
+def _has_nan(x: torch.Tensor) -> bool:
+    return (x.is_floating_point() or x.is_complex()) and bool(x.isnan().any())
+
+
+def _scalar(label: str, spec: ScalarSpec, value: Any) -> Any:
     kinds = {"Int": int, "Double": float, "Bool": bool, "String": str, "Null": type(None)}
     kind = kinds.get(spec.kind)
     if kind is None or type(value) is not kind:
-        raise TypeError(f"input {i}: expected {spec}, got {type(value).__name__}")
+        raise TypeError(f"{label}: expected {spec}, got {type(value).__name__}")
     # The value was fixed at export; C++ refuses another one with a code only.
     if value != spec.value:
-        raise ValueError(f"input {i}: the program was exported for {spec}, got {value!r}")
+        raise ValueError(f"{label}: the program was exported for {spec}, got {value!r}")
     return value
 
 
-def _tensor(i: int, spec: TensorSpec, value: Any) -> torch.Tensor:
+def _tensor(label: str, spec: TensorSpec, value: Any) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         is_array = hasattr(value, "__array_interface__")
         how = ". Convert it: torch.from_numpy(array)" if is_array else ""
-        raise TypeError(f"input {i}: expected a torch.Tensor, {spec}; got {_type_name(value)}{how}")
+        raise TypeError(f"{label}: expected a torch.Tensor, {spec}; got {_type_name(value)}{how}")
     if value.layout != torch.strided or value.is_nested or not value.is_cpu:
         layout = "nested" if value.is_nested else _name(value.layout)
         raise TypeError(
-            f"input {i}: expected a dense tensor on the CPU, got a {layout} one on {value.device}"
+            f"{label}: expected a dense tensor on the CPU, got a {layout} one on {value.device}"
         )
     # C++ knows torch.Tensor only: not nn.Parameter, not other subclasses.
     x = value.detach().as_subclass(torch.Tensor)
     if x.dtype != spec.dtype:
         raise TypeError(
-            f"input {i}: expected dtype {_name(spec.dtype)}, got {_name(x.dtype)}. "
+            f"{label}: expected dtype {_name(spec.dtype)}, got {_name(x.dtype)}. "
             f"Convert it: x.to(torch.{_name(spec.dtype)})"
         )
-    _check_shape(i, spec, tuple(x.shape))
+    _check_shape(label, spec, tuple(x.shape))
     if not x.numel():
         return torch.empty(x.shape, dtype=x.dtype)  # C++ aborts on the strides of an empty view
     if not _has_memory(x):
         raise TypeError(
-            f"input {i}: this tensor has no memory to read: its storage was freed, or it stands "
+            f"{label}: this tensor has no memory to read: its storage was freed, or it stands "
             "for another one inside torch.func (vmap, grad). Call the runner outside, and on data."
         )
     x = x.resolve_conj().resolve_neg()
@@ -281,14 +331,17 @@ def _has_memory(x: torch.Tensor) -> bool:
         return False
 
 
-def _check_shape(i: int, spec: TensorSpec, shape: tuple[int, ...]) -> None:
+def _check_shape(label: str, spec: TensorSpec, shape: tuple[int, ...]) -> None:
     expected = str(spec).split("(", 1)[1].split(")")[0]
-    wrong = f"input {i}: expected shape ({expected}), got {shape}"
+    wrong = f"{label}: expected shape ({expected}), got {shape}"
     if len(shape) != len(spec.shape):
         raise ValueError(f"{wrong}: {len(shape)} dimensions instead of {len(spec.shape)}")
-    for d, (got, most) in enumerate(zip(shape, spec.shape, strict=True)):
-        if got > most if spec.dynamic else got != most:
-            how = f"at most {most}" if spec.dynamic else f"not {most}"
+    # A dynamic tensor of a file that does not say which dimensions move: any may be smaller.
+    minimum = spec.minimum or ((0,) * len(shape) if spec.dynamic else spec.shape)
+    for d, (got, least, most) in enumerate(zip(shape, minimum, spec.shape, strict=True)):
+        if not least <= got <= most:
+            how = f"at most {most}" if got > most else f"at least {least}"
+            how = f"not {most}" if least == most else how
             raise ValueError(f"{wrong}: dimension {d} is {got}, {how}")
 
 
@@ -306,6 +359,7 @@ def _check_loadable(plan: Any) -> None:
             f"the program calls {', '.join(operators)}, for which this runtime has no kernel. "
             "Import the module that registers it before loading the program."
         )
+    check_kernel_dtypes(plan)
 
 
 def _name(of_torch: torch.dtype | torch.layout) -> str:

@@ -11,19 +11,18 @@ import functools
 import io
 import re
 import sys
-import threading
 from collections.abc import Generator
 from typing import Any
 
 from common._errors import PteFormatError
-from common.env import capture_stderr
+from common.env import STDERR_LOCK, capture_stderr
 from common.pt2e import quiet
 
 # io.StringIO is implemented in C: no Python code, and so no Ctrl-C, runs inside its write.
 # ExecuTorch aborts the process when that raises.
 LOG = io.StringIO()
 # Threads would restore each other's sys.stderr. ExecuTorch holds the GIL anyway.
-LOCK = threading.RLock()
+LOCK = STDERR_LOCK
 _CPP_LINE = re.compile(r"^\[[\w./-]+\.(?:cpp|h|c|cc):\d+\]", re.MULTILINE)
 
 # include/executorch/runtime/core/error.h

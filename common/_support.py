@@ -20,6 +20,7 @@ from common.graph_utils import short
 
 # The loggers of its rules are below this one.
 _LOGGER = "executorch.backends.xnnpack.partition.config"
+NO_RULE = "XNNPACK's partitioner has no rule for it"
 
 
 class Refusal(NamedTuple):
@@ -127,10 +128,13 @@ def why_not(asked: Partitioned) -> dict[str, str]:
             continue
         if short(node.target) == "getitem":
             continue
-        known = _rule_name(node) in _rules()
-        unsaid = "refused without a reason" if known else "XNNPACK's partitioner has no rule for it"
-        reasons[node.name] = said.get(node.name, unsaid)
+        reasons[node.name] = said.get(node.name) or unsaid(_rule_name(node))
     return reasons
+
+
+def unsaid(op: str) -> str:
+    """Say in the partitioner's place why it refused an op, spelled ``cumsum.default``."""
+    return "refused without a reason" if op in rules() else NO_RULE
 
 
 class _Listener(logging.Handler):
@@ -148,7 +152,8 @@ class _Listener(logging.Handler):
 
 
 @functools.cache
-def _rules() -> frozenset[str]:
+def rules() -> frozenset[str]:
+    """Return the ops that the partitioner has rules for, spelled ``cumsum.default``."""
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
     return frozenset(XnnpackPartitioner().target_partitioner_configs)

@@ -41,11 +41,12 @@ class Problem:
     """Why a program is not to be loaded.
 
     Attributes:
-        kind: ``load`` when the runtime itself refuses it, otherwise ``damage``.
+        kind: ``load`` when the runtime itself refuses it, ``failure`` when it loads and then
+            fails on zeros, otherwise ``damage``.
         text: the same in words.
     """
 
-    kind: Literal["load", "damage"]
+    kind: Literal["load", "failure", "damage"]
     text: str
 
 
@@ -87,7 +88,7 @@ def _try_method(trial: Trial, name: str) -> Problem | None:
                 "It is damaged, unless zeros are no valid input for it: then load it without "
                 "isolated_check."
             )
-            return Problem("damage", text)
+            return Problem("failure", text)
     return None  # here method and program are freed, which is part of the trial
 
 

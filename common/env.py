@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ from importlib import metadata
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
+
+STDERR_LOCK = threading.RLock()
+"""Held while ``sys.stderr`` is exchanged, here and by the runner: threads would otherwise restore
+each other's."""
 
 __all__ = ["CapturedStderr", "capture_stderr", "check_versions", "env_summary"]
 
@@ -93,7 +98,8 @@ def capture_stderr() -> Generator[CapturedStderr, None, None]:
     ExecuTorch's log lines go to the Python object ``sys.stderr``; other libraries write to file
     descriptor 2. Both are redirected into one temporary file, so this works the same in a script,
     under pytest and in a Jupyter kernel. It affects the whole process: other threads' lines are
-    captured as well.
+    captured as well. Where blocks of several threads overlap, a line goes to the one that began
+    last, and stderr is as before when the last of them has ended.
 
     Yields:
         A ``CapturedStderr`` whose ``text`` is filled in when the block ends, also by an exception.
@@ -106,7 +112,6 @@ def capture_stderr() -> Generator[CapturedStderr, None, None]:
         'careful\n'
     """
     captured = CapturedStderr()
-    before = sys.stderr
     with tempfile.TemporaryFile() as file:
         # Unbuffered and C-implemented: ExecuTorch aborts the process when this write raises, and
         # a Python-level write could be interrupted by Ctrl-C.
@@ -118,34 +123,62 @@ def capture_stderr() -> Generator[CapturedStderr, None, None]:
             write_through=True,
         )
         try:
-            with _fd2_into(file.fileno()), sink:
-                sys.stderr = sink
+            with sink:
+                redirection = _begin(sink, file.fileno())
                 try:
                     yield captured
                 finally:
-                    sys.stderr = before
+                    _end(redirection)
         finally:
             file.seek(0)
             captured.text = file.read().decode("utf-8", "replace")
 
 
-@contextlib.contextmanager
-def _fd2_into(fd: int) -> Generator[None, None, None]:
-    """Point file descriptor 2 at ``fd`` for a while; do nothing where the process has none."""
-    with contextlib.suppress(Exception):
-        sys.stderr.flush()
-    try:
-        saved = os.dup(2)
-    except OSError:
-        yield
-        return
-    os.dup2(fd, 2)
-    try:
-        yield
-    finally:
+@dataclass(eq=False)
+class _Redirection:
+    """One block of ``capture_stderr`` that has not ended, and what to restore after it."""
+
+    sink: Any
+    before: Any
+    fd2: int | None  # a copy of file descriptor 2; None where the process has none
+
+
+_REDIRECTIONS: list[_Redirection] = []  # in the order in which they began
+
+
+def _begin(sink: Any, fd: int) -> _Redirection:
+    """Point ``sys.stderr`` at ``sink`` and file descriptor 2 at ``fd``."""
+    with STDERR_LOCK:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        try:
+            saved = os.dup(2)
+        except OSError:
+            saved = None
+        else:
+            os.dup2(fd, 2)
+        redirection = _Redirection(sink, sys.stderr, saved)
+        _REDIRECTIONS.append(redirection)
+        sys.stderr = sink
+        return redirection
+
+
+def _end(redirection: _Redirection) -> None:
+    """Restore what was before; where a later block is still open, hand that on to it."""
+    with STDERR_LOCK:
         _flush_c_streams()
-        os.dup2(saved, 2)
-        os.close(saved)
+        i = _REDIRECTIONS.index(redirection)
+        later = _REDIRECTIONS[i + 1] if i + 1 < len(_REDIRECTIONS) else None
+        del _REDIRECTIONS[i]
+        if later is not None and later.before is redirection.sink:
+            later.before = redirection.before
+            later.fd2, redirection.fd2 = redirection.fd2, later.fd2
+        else:
+            sys.stderr = redirection.before
+            if redirection.fd2 is not None:
+                os.dup2(redirection.fd2, 2)
+        if redirection.fd2 is not None:
+            os.close(redirection.fd2)
 
 
 def _flush_c_streams() -> None:

@@ -4,11 +4,13 @@ Importing this module imports executorch, without its known noise (see ``common.
 """
 
 from common._errors import (
+    LoweringError,
     PteError,
     PteExecutionError,
     PteFormatError,
     PteLoadError,
     QuantizationError,
+    VerificationError,
 )
 from common._lowering import (
     DelegationSummary,
@@ -21,11 +23,14 @@ from common._memory import PlannedTensor, memory_plan
 from common._pte_file import PteContents, ScalarSpec, TensorSpec, pte_contents, save_pte
 from common._runner import PteRunner
 from common._threads import get_threads, set_threads
+from common._verification import OutputCheck, Verification, verify
 from common.pt2e import quiet
 
 __all__ = [
     "DelegationSummary",
     "Lowered",
+    "LoweringError",
+    "OutputCheck",
     "PlannedTensor",
     "PteContents",
     "PteError",
@@ -36,6 +41,8 @@ __all__ = [
     "QuantizationError",
     "ScalarSpec",
     "TensorSpec",
+    "Verification",
+    "VerificationError",
     "delegation_summary",
     "get_threads",
     "lower_to_xnnpack",
@@ -43,6 +50,7 @@ __all__ = [
     "pte_contents",
     "save_pte",
     "set_threads",
+    "verify",
     "xnnpack_ptq",
 ]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from common._table import ShownAsTable, Table, table
 from common.graph_utils import fx_graph, is_qdq, short
@@ -193,7 +194,8 @@ def _values(
 ) -> Mapping[fx.Node, Any]:
     recorder = _Recorder(gm, wanted)
     with torch.no_grad():
-        recorder.run(*batch)
+        # flat, so that keyword inputs and containers of inputs find their places
+        recorder.run(*pytree.tree_leaves(batch), enable_io_processing=False)
     return recorder.values
 
 

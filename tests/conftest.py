@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,12 @@ from tests.programs import (
     Counter,
     ManyValues,
     Program,
+    Siblings,
     image,
     portable,
     quantized_conv,
+    shapes_of_siblings,
+    siblings,
 )
 from tools.make_images import CumsumNet
 
@@ -106,6 +110,30 @@ def conv_int8(one_thread: None) -> Program:
 
     qdq, example = quantized_conv(), (image(),)
     return Program(ConvRelu().eval(), example, qdq, *lower_to_xnnpack(qdq, example))
+
+
+@pytest.fixture(scope="session")
+def siblings_fp32(one_thread: None) -> Program:
+    """A model of nested, named and dynamic inputs, lowered from an example of batch 1."""
+    from common.executorch_utils import lower_to_xnnpack
+
+    model, (args, kwargs) = Siblings().eval(), siblings(1, 3)
+    lowered = lower_to_xnnpack(
+        model, args, example_kwargs=kwargs, dynamic_shapes=shapes_of_siblings()
+    )
+    return Program(model, args, None, *lowered)
+
+
+@pytest.fixture(scope="session")
+def siblings_int8(one_thread: None) -> Program:
+    """The same model, quantized."""
+    from common.executorch_utils import lower_to_xnnpack, xnnpack_ptq
+
+    model, (args, kwargs) = Siblings().eval(), siblings(1, 3)
+    data, dynamic = [siblings(3, 5, seed) for seed in range(8)], shapes_of_siblings()
+    options: dict[str, Any] = {"example_kwargs": kwargs, "dynamic_shapes": dynamic}
+    qdq = xnnpack_ptq(model, args, calibration=data, **options)
+    return Program(model, args, qdq, *lower_to_xnnpack(qdq, args, **options))
 
 
 @pytest.fixture(scope="session")

@@ -62,6 +62,49 @@ class ManyValues(nn.Module):
         return x[ids] * times + plus, {"not": ~mask, "pair": [x.sum(), ids + 1]}
 
 
+class Siblings(nn.Module):
+    """Inputs by position and by name, in a dict and a list, whose sizes depend on each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(6)
+            self.a, self.b = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        pair: dict[str, Any],
+        extra: Any = None,
+        *,
+        mask: torch.Tensor,
+        times: int = 2,
+    ) -> Any:
+        h = self.a(x) + self.b(pair["right"][0])
+        rows = torch.relu(pair["rows"])  # two for each of the batch
+        return {"sum": h * times, "rest": (rows, ~mask, [extra, times, 0.5, True])}
+
+
+class Smoother(nn.Module):
+    """Mixes its input with what it returned before; starts from something that is not zero."""
+
+    level: torch.Tensor
+    steps: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(7)
+            self.fc = nn.Linear(6, 6)
+        self.register_buffer("level", torch.full((1, 6), 2.0))
+        self.register_buffer("steps", torch.full((1,), 5.0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.steps.add_(1)
+        self.level.mul_(0.5).add_(self.fc(x))
+        return self.fc(self.level), self.steps * 2
+
+
 class TwoLinear(nn.Module):
     """A model of two inputs that are easily exchanged for one another."""
 
@@ -79,6 +122,24 @@ def image(seed: int = 0, *, batch: int = 1, size: int = 8) -> torch.Tensor:
     """A random image `(batch, 3, size, size)`, another for each seed."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, 3, size, size, generator=generator)
+
+
+def siblings(batch: int, length: int, seed: int = 0) -> tuple[Inputs, dict[str, Any]]:
+    """Inputs of Siblings."""
+    g = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(batch, length, 6, generator=g) for _ in range(2))
+    table = torch.randn(2 * batch, 3, generator=g)
+    mask = torch.rand(4, generator=g) > 0.5
+    return (x, {"right": [y], "rows": table}), {"mask": mask, "times": 3, "extra": None}
+
+
+def shapes_of_siblings() -> dict[str, Any]:
+    """Its dynamic shapes: the batch from 1 to 4, the length from 2 to 8."""
+    batch = torch.export.Dim("batch", min=1, max=4)
+    length = torch.export.Dim("length", min=2, max=8)
+    sequence = {0: batch, 1: length}
+    pair = {"right": [sequence], "rows": {0: 2 * batch}}
+    return {"x": sequence, "pair": pair, "extra": None, "mask": None, "times": None}
 
 
 def quantized_conv() -> Any:

@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from textwrap import dedent
@@ -222,6 +223,46 @@ def test_text_of_another_thread_is_captured() -> None:
         thread.start()
         thread.join()
     assert log.text == "thread\n"
+
+
+def test_blocks_of_two_threads_that_overlap() -> None:
+    """The first ends before the second: neither may leave its own, closed file behind."""
+    before, fd2 = sys.stderr, os.fstat(2)
+    first_ends, second_began = threading.Event(), threading.Event()
+    texts: list[str] = []
+
+    def second() -> None:
+        with capture_stderr() as log:
+            second_began.set()
+            first_ends.wait(30)
+            print("python", file=sys.stderr)
+            os.write(2, b"c\n")
+        texts.append(log.text)
+
+    thread = threading.Thread(target=second)
+    with capture_stderr() as log:
+        print("first", file=sys.stderr)
+        thread.start()
+        assert second_began.wait(30)
+    first_ends.set()
+    thread.join()
+    assert log.text == "first\n"
+    assert texts == ["python\nc\n"]
+    assert sys.stderr is before
+    assert os.path.samestat(os.fstat(2), fd2)
+
+
+def test_blocks_of_many_threads() -> None:
+    before, fd2 = sys.stderr, os.fstat(2)
+
+    def work(_: int) -> None:
+        with capture_stderr():
+            print("x" * 10, file=sys.stderr)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(300)))
+    assert sys.stderr is before
+    assert os.path.samestat(os.fstat(2), fd2)
 
 
 def test_a_stderr_that_cannot_be_flushed_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:

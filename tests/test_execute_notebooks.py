@@ -137,7 +137,7 @@ def test_a_write_that_fails_leaves_the_file(
 
     monkeypatch.setattr(tool.os, "replace", full)
     with pytest.raises(OSError, match="no space left"):
-        tool._replace(path, "half")
+        tool.english.store(path, "half")
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 

@@ -125,7 +125,7 @@ def test_a_program_that_fails_politely_is_refused(conv: Program) -> None:
     wrong = Trial(conv.pte, {"forward": ()}, "forward", ())
     found = find_problem(wrong)
     assert found is not None
-    assert found.kind == "damage"
+    assert found.kind == "failure"
     assert "loads, but forward fails on zeros: an argument is invalid (0x12)" in found.text
     unknown = find_problem(Trial(conv.pte, {"other": ()}, "other", ()))
     assert unknown is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -28,6 +28,7 @@ from common.pt2e import get_xnnpack_quantizer
 from tests.programs import (
     ConvRelu,
     Program,
+    Siblings,
     TwoLinear,
     image,
     last_scale,
@@ -36,6 +37,7 @@ from tests.programs import (
     quantized_conv,
     raw,
     rows,
+    siblings,
 )
 
 Batches = list[tuple[torch.Tensor, ...]]
@@ -214,9 +216,24 @@ def test_a_number_in_a_batch_is_that_of_the_example() -> None:
             return self.fc(x) * n
 
     model = Times().eval()
-    assert op_counts(xnnpack_ptq(model, (X, 2), calibration=[(X, 2)]))["linear"] == 1
-    with pytest.raises(QuantizationError, match=r"batch 0 does not fit: .*n == 2"):
-        xnnpack_ptq(model, (X, 2), calibration=[(X, 3)])
+    qdq = xnnpack_ptq(model, (X, 2), calibration=[(X, 2)])
+    assert op_counts(qdq)["linear"] == 1
+    for other, shown in ((3, "3"), (2.0, "2.0"), (True, "True"), (None, "None"), (X, "a tensor")):
+        said = rf"batch 0, input 1: {shown}, but the graph is exported for 2: .* is fixed at export"
+        with pytest.raises(QuantizationError, match=said):
+            xnnpack_ptq(model, (X, 2), calibration=[(X, other)])
+    for example, said in (
+        ((X, 3), "example input 1: 3, but the graph was exported for 2"),
+        ((X, 2.0), r"example input 1: 2\.0, but the graph was exported for 2"),
+        ((X, X), "example input 1: a tensor, but the graph was exported for 2"),
+        ((X.double(), 2), "example input 0: dtype torch.float64, but the graph takes torch.float3"),
+        ((X,), "does not fit the graph: expected 2 positional inputs, got 1 positional$"),
+        ((X[:1], 2), r"does not fit the graph: Guard failed: .* == 2\. A graph takes the shapes"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            lower_to_xnnpack(qdq, example)
+    with pytest.raises(ValueError, match="for dynamic_shapes, quantize the model anew"):
+        lower_to_xnnpack(qdq, (X, 2), dynamic_shapes=({0: BATCH}, None))
 
 
 # --- xnnpack_ptq: models
@@ -290,8 +307,8 @@ def test_the_same_tensor_for_two_inputs() -> None:
 # --- lower_to_xnnpack: what it exports (lowering itself is left out: it takes seconds)
 
 
-class Exported(Exception):
-    """Carries the program that was about to be lowered."""
+class Exported(BaseException):
+    """Carries the program that was about to be lowered, past all that turns errors into words."""
 
 
 @pytest.fixture
@@ -427,20 +444,120 @@ def test_lowering_leaves_its_input_as_it_was(conv: Program, conv_int8: Program) 
     assert torch.equal(conv_int8.qdq(image(4)), untouched(image(4)))
 
 
-def test_a_quantized_model_of_dynamic_batch(one_thread: None) -> None:
-    dynamic: Any = ({0: Dim("batch", max=8)},)
+def test_a_quantized_model_of_dynamic_batch_and_height(one_thread: None) -> None:
+    dynamic: Any = ({0: Dim("batch", max=8), 2: Dim("height", min=4, max=16)},)
     data: Batches = [(image(seed, batch=4),) for seed in range(3)]
     qdq = xnnpack_ptq(ConvRelu().eval(), (image(),), calibration=data, dynamic_shapes=dynamic)
     edge, pte = lower_to_xnnpack(qdq, (image(),), dynamic_shapes=dynamic)
     assert delegation_summary(edge).n_delegates == 1
     runner = PteRunner(pte)
-    for batch in (8, 1, 3):
-        x = image(batch, batch=batch)
+    for batch, height in ((8, 16), (1, 4), (3, 8)):
+        x = image(batch, batch=batch, size=16)[:, :, :height, :8]
         y = runner(x)
-        assert y.shape == (batch, 4, 8, 8)
+        assert y.shape == (batch, 4, height, 8)
         assert lsb_distance(y, qdq(x), last_scale(qdq)).max() <= 1
+    assert str(runner.inputs[0]) == "float32 (1…8, 3, 4…16, 8)"
+    assert str(runner.outputs[0]) == "float32 (1…8, 4, 4…16, 8)"
+    with pytest.raises(ValueError, match="dimension 2 is 3, at least 4"):
+        runner(image(batch=2)[:, :, :3])
     with pytest.raises(ValueError, match="dimension 0 is 9, at most 8"):
         runner(image(batch=9))
+
+
+# --- inputs by name
+
+
+def test_keyword_inputs_are_ordered_as_forward_has_them(exported_by) -> None:
+    """Otherwise a call by position would exchange them, silently."""
+    model, (args, kwargs) = Siblings().eval(), siblings(2, 3)
+    for given in (kwargs, dict(reversed(kwargs.items()))):
+        program = exported_by(model, args, example_kwargs=given)
+        assert program.graph_signature.user_inputs == (
+            "x", "pair_right_0", "pair_rows", None, "mask", 3
+        )  # fmt: skip
+
+
+def test_the_quantized_graph_takes_keywords(siblings_int8: Program) -> None:
+    (x, pair), kwargs = siblings(2, 3)
+    before = {name: value for name, value in kwargs.items()}
+    y = siblings_int8.qdq(x, pair, **dict(reversed(kwargs.items())))
+    assert sqnr_db(siblings_int8.model(x, pair, **kwargs)["sum"], y["sum"]) > 20
+    assert kwargs == before
+    with pytest.raises(ValueError, match=r"does not fit forward.*: missing a required argument"):
+        lower_to_xnnpack(siblings_int8.qdq, (x, pair), example_kwargs={"mask": kwargs["mask"]})
+
+
+ARGS, KWARGS = siblings(2, 3)
+NAN = torch.full((4, 3), torch.nan)
+
+BAD_PAIRS: dict[str, tuple[Any, type[Exception], str]] = {
+    "tuple": (ARGS, TypeError, r"batch 0: expected a pair \(args, kwargs\) of a tuple"),
+    "list": (([*ARGS], KWARGS), TypeError, "batch 0: expected a pair"),
+    "name": ((ARGS, {**KWARGS, "no": 1}), QuantizationError, "batch 0: expected 2 pos.*, no"),
+    "key": (((ARGS[0], {}), KWARGS), QuantizationError, "expected the keys right, rows, got none"),
+    "NaN": (
+        ((ARGS[0], {**ARGS[1], "rows": NAN}), KWARGS), QuantizationError,
+        r"batch 0, input 2 \(\[1\]\['rows'\]\): holds a NaN",
+    ),
+    "dtype": (
+        (ARGS, {**KWARGS, "mask": torch.zeros(4)}), TypeError,
+        r"input 4 \(mask\): dtype float32, but the example is bool",
+    ),
+    "number": (
+        (ARGS, {**KWARGS, "times": 2}), QuantizationError,
+        r"input 5 \(times\): 2, but the graph is exported for 3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BAD_PAIRS)
+def test_bad_calibration_pairs(kind: str) -> None:
+    batch, error, said = BAD_PAIRS[kind]
+    with pytest.raises(error, match=said):
+        xnnpack_ptq(Siblings().eval(), ARGS, calibration=[batch], example_kwargs=KWARGS)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "said"),
+    [
+        ([1], TypeError, "example_kwargs: expected a dict of keyword inputs, got list"),
+        ({1: 1}, TypeError, "example_kwargs: expected a dict"),
+        ({"mask": 1, "no": 1}, ValueError, r"does not fit forward\(x: .*unexpected .* 'no'"),
+        ({"x": 1}, ValueError, r"does not fit forward.*multiple values for argument 'x'"),
+        ({"times": 2}, ValueError, r"does not fit forward.*missing a required .*argument: 'mask'"),
+    ],
+)
+def test_bad_example_kwargs(kwargs: Any, error: type[Exception], said: str) -> None:
+    for convert in (xnnpack_ptq, lower_to_xnnpack):
+        with pytest.raises(error, match=said):
+            convert(Siblings().eval(), ARGS, example_kwargs=kwargs)
+
+
+def test_float64_is_found_in_nested_and_named_inputs() -> None:
+    args = (ARGS[0], {**ARGS[1], "rows": ARGS[1]["rows"].double()})
+    with pytest.raises(ValueError, match=r"example input 2 \(\[1\]\['rows'\]\) is float64"):
+        xnnpack_ptq(Siblings().eval(), args, calibration=[(args, KWARGS)], example_kwargs=KWARGS)
+
+
+class Named(NamedTuple):
+    one: torch.Tensor
+
+
+class Odd(nn.Module):
+    """Takes and returns what a .pte cannot hold."""
+
+    def forward(self, x: torch.Tensor, kind: str = "") -> Any:
+        return Named(x + 1) if kind == "" else (x, "text") if kind == "out" else x * 2
+
+
+def test_what_a_pte_cannot_store_is_refused() -> None:
+    model, x = Odd().eval(), torch.ones(2)
+    with pytest.raises(ValueError, match=r"outputs of forward hold a container .*Named.* dicts\.$"):
+        lower_to_xnnpack(model, (x,))
+    with pytest.raises(ValueError, match=r"forward takes the text 'in', .* Fix it in the model"):
+        lower_to_xnnpack(model, (x, "in"))
+    with pytest.raises(ValueError, match="forward takes the text 'out'"):
+        lower_to_xnnpack(model, (x,), example_kwargs={"kind": "out"})
 
 
 class InPlace(nn.Module):
@@ -465,7 +582,7 @@ def test_quantize_ops_outside_every_delegate(one_thread: None) -> None:
     torch.manual_seed(0)
     model, x = nn.Conv3d(2, 2, 1).eval(), torch.randn(1, 2, 2, 3, 3)
     qdq = xnnpack_ptq(model, (x,), calibration=[(x,)])
-    edge, pte = lower_to_xnnpack(qdq, (x,))
+    edge, pte = lower_to_xnnpack(qdq, (x,), verify=False)
     outside = {op for op, (_, n) in delegation_summary(edge).by_op.items() if n}
     assert "quantized_decomposed_dequantize_per_channel_default" in outside
     assert "quantized_decomposed::dequantize_per_channel.out" in pte_contents(pte).operators

@@ -7,7 +7,6 @@ at a time and expects the rule in question, and only a sentence that names the p
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -511,32 +510,6 @@ def test_chinese_left_in_english_prose_is_found_and_a_link_to_the_twin_is_not(fo
     nb.cells = [markdown("title", "# Lowering\n[中文](../README.md)"), markdown("rest", "降階 it")]
     (text,) = rules.taiwan_chinese(nb, folder / "en" / "M08-2_lowering.ipynb")
     assert text == "cell 'rest': 降階 in English prose"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("這個模型會設定記憶體裡的權重，並輸出結果；后里、台灣、干擾、面積、系統", ""),
-        ("这个模型会设置内存里的权重并输出结果", "这个会设内权输结并"),
-        ("图 边 标 误 为 发 们 后", "图边标误为发们"),
-    ],
-)
-def test_simplified_characters_are_told_from_shared_ones(text: str, expected: str) -> None:
-    assert {c for c in text if rules.is_simplified(c)} == set(expected)
-
-
-@pytest.mark.parametrize(
-    "term", ["運算子", "離線程式", "改進程式", "不變量", "目標量化", "對比特別"]
-)
-def test_a_taiwan_phrase_that_holds_a_mainland_word_passes(term: str) -> None:
-    assert rules.mainland_terms(f"這是{term}的例子") == []
-
-
-def test_each_mainland_term_is_found_and_its_replacement_is_not_one() -> None:
-    for pattern, taiwan in rules.MAINLAND_TERMS.items():
-        word = re.sub(r"\(\?[^)]*\)", "", pattern)
-        assert word in dict(rules.mainland_terms(f"，{word}。")), word
-        assert rules.mainland_terms(f"，{taiwan}。") == [], taiwan
 
 
 def test_words_counts_two_languages_and_skips_what_is_folded_or_code() -> None:

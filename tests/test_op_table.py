@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from common.executorch_utils import PteExecutionError, PteRunner, delegation_summary
-from tests.notebook_rules import is_simplified, mainland_terms, without_fences
 from tests.programs import portable
 from tools import make_op_table
 from tools.make_op_table import HEADERS, Answer, Branches
@@ -190,12 +189,6 @@ def test_an_op_outside_that_fails_when_it_runs(name: str, said: str) -> None:
 
 
 # --- the prose
-
-
-def test_page_is_taiwan_chinese() -> None:
-    text = without_fences(PAGE)
-    assert not {character for character in text if is_simplified(character)}
-    assert not mainland_terms(text)
 
 
 def test_numbers_and_claims_of_the_prose(stored: dict[str, list[str]]) -> None:

@@ -23,13 +23,7 @@ from torch.nn import functional as F
 
 from common.data import digits
 from common.graph_utils import is_qdq, op_counts, short
-from tests.notebook_rules import (
-    is_simplified,
-    mainland_terms,
-    markdown_cells,
-    read,
-    without_fences,
-)
+from tests.notebook_rules import markdown_cells, read
 from tests.programs import Program, image
 from tools import make_images
 
@@ -52,11 +46,6 @@ def rows(markdown: str) -> list[list[str]]:
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return cells[2:]
-
-
-def prose(markdown: str) -> str:
-    """Text without code blocks, pictures and links: lessons have titles of their own."""
-    return LINK.sub("", IMAGE.sub("", without_fences(markdown)))
 
 
 @cache
@@ -140,44 +129,6 @@ def test_road_is_readable_on_a_phone() -> None:
         assert left >= 4, text.text
         assert left + wide <= width, text.text
         assert y <= height, text.text
-
-
-def test_page_is_taiwan_chinese() -> None:
-    text = without_fences(PAGE)
-    assert not {character for character in text if is_simplified(character)}
-    assert not mainland_terms(text)
-
-
-# --- the glossary
-
-
-def first_seen(chinese: str, english: str) -> str:
-    """The lesson in which a term is first met, in one language or the other."""
-    word = re.compile(rf"{re.escape(chinese)}|(?<!\w){re.escape(english)}(?!\w)", re.I)
-    return next((name for name, text in lessons().items() if word.search(prose(text))), "總覽")
-
-
-def test_glossary_is_short_and_has_each_term_once() -> None:
-    terms = rows(part("詞彙表"))
-    assert 25 <= len(terms) <= 50
-    for column in (0, 1):
-        assert max(Counter(cells[column] for cells in terms).values()) == 1
-    assert all(len(cells) == 4 and all(cells) for cells in terms)
-
-
-@pytest.mark.parametrize("term", rows(part("詞彙表")), ids=lambda cells: cells[1])
-def test_term_of_the_glossary(term: list[str]) -> None:
-    chinese, english, _, where = term
-    assert where == first_seen(chinese, english).removeprefix("M08-")
-    before = prose(PAGE.partition("詞彙表")[0])
-    if chinese in before:
-        _, _, after = before.partition(chinese)
-        explained = after.startswith(f"（{english}") or re.search(
-            rf"{re.escape(english)}（[^）]*$", before.partition(chinese)[0]
-        )
-        assert explained, "the English term stands at first use"
-    else:
-        assert where != "總覽", "a term that nothing uses"
 
 
 # --- the raw API in one page

@@ -28,15 +28,23 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 # From the bottom up. A module imports from its own layer and from those below it.
 LAYERS = [
-    {"env", "_errors", "_text"},
+    {"env", "_errors", "_text", "_journal"},
     {"graph_utils", "models", "data", "metrics"}
-    | {"_table", "_figure", "_fx_view", "_annotations", "_dot", "_drawing", "viz"},
+    | {"_table", "_figure", "_fx_view", "_annotations", "_dot", "_drawing", "viz"}
+    | {"_bars", "_page", "_flatbuffer"},
     {"pt2e"},
     {"_pte_file", "_memory", "_runtime", "_threads", "_runner", "_lowering"}
     | {"_damage", "_trial", "_isolated"}
-    | {"_shared_constants", "_support", "_unused_patterns", "_verification"},
+    | {"_xnnpack_graph", "_pte_bytes", "_inspected", "_inspect_pte", "_difference"}
+    | {"_shared_constants", "_support", "_unused_patterns", "_verification"}
+    | {"_rounding", "_samples"}
+    | {"_shapes", "_signature", "_example", "_state"}
+    | {"_exported", "_float_nodes", "_kernel_dtypes", "_lowering_words"}
+    | {"_observers", "_prepared", "_source_line", "_exports"},
     {"executorch_utils"},
-    {"timing", "profiling", "roofline", "layers", "report"},
+    {"timing", "profiling", "roofline", "layers", "inspection", "report"}
+    | {"_advice", "_op_rows", "_overview", "_figures", "_measured", "_progress"}
+    | {"_reported", "_report_run", "_report_page", "_report_command"},
 ]
 LAYER_OF = {name: i for i, names in enumerate(LAYERS) for name in names}
 WITHOUT_EXECUTORCH = LAYERS[0] | LAYERS[1]

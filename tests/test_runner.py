@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +31,8 @@ from common.executorch_utils import (
     ScalarSpec,
     TensorSpec,
 )
-from tests.programs import Program, image, portable, raw
+from common.metrics import lsb_distance, sqnr_db
+from tests.programs import Program, image, last_scale, portable, raw, siblings
 
 
 @pytest.fixture(scope="module")
@@ -404,8 +406,12 @@ def test_a_batch_of_none_is_refused_where_a_delegate_would_get_it(conv_dynamic: 
     """XNNPACK returns a tensor with sizes that nobody set, or ends the process."""
     runner = PteRunner(conv_dynamic.pte)
     for x in (image(batch=2)[:0], channels_last(image(batch=2))[:0]):
-        with pytest.raises(ValueError, match=r"input 0: shape \(0, 3, 8, 8\) holds no element"):
+        with pytest.raises(ValueError, match=r"got \(0, 3, 8, 8\): dimension 0 is 0, at least 1$"):
             runner(x)
+    runner._bounds = None
+    runner.inputs = (replace(runner.inputs[0], minimum=None),)  # type: ignore[type-var]
+    with pytest.raises(ValueError, match=r"input 0: shape \(0, 3, 8, 8\) holds no element"):
+        runner(image(batch=2)[:0])
     assert torch.allclose(runner(X), conv_dynamic.model(X), atol=1e-5)
 
 
@@ -423,7 +429,7 @@ def test_a_batch_of_none_without_a_delegate() -> None:
 @pytest.mark.parametrize("batch", [9, 16, 1000])
 def test_a_batch_above_the_maximum_is_refused(conv_dynamic: Program, batch: int) -> None:
     runner = PteRunner(conv_dynamic.pte)
-    said = rf"expected shape \(≤8, ≤3, ≤8, ≤8\), got \({batch}, 3, .* is {batch}, at most 8$"
+    said = rf"expected shape \(1…8, 3, 8, 8\), got \({batch}, 3, .* is {batch}, at most 8$"
     with pytest.raises(ValueError, match=said):
         runner(torch.zeros(batch, 3, 8, 8))
     assert torch.allclose(runner(X), conv_dynamic.model(X), atol=1e-5)
@@ -434,18 +440,22 @@ def test_each_dimension_of_a_dynamic_input_is_checked(conv_dynamic: Program) -> 
     runner = PteRunner(conv_dynamic.pte)
     wide = torch.zeros(1, 3, 4, 100)
     assert raw(conv_dynamic.pte, wide)[0].shape == (1, 4, 4, 100), "mended in ExecuTorch"
-    with pytest.raises(ValueError, match="dimension 3 is 100, at most 8"):
+    with pytest.raises(ValueError, match=r"dimension 2 is 4, not 8$"):
         runner(wide)
+    with pytest.raises(ValueError, match=r"dimension 3 is 100, not 8$"):
+        runner(torch.zeros(1, 3, 8, 100))
     with pytest.raises(ValueError, match="3 dimensions instead of 4"):
         runner(X[0])
 
 
 def test_static_dimensions_of_a_dynamic_input(conv_dynamic: Program) -> None:
-    """The file does not say which dimensions are static. Smaller ones are right or refused."""
+    """The raw API takes smaller ones."""
     runner = PteRunner(conv_dynamic.pte)
     small = image(batch=2, size=5)
-    assert torch.allclose(runner(small), conv_dynamic.model(small), atol=1e-5)
-    with pytest.raises(PteExecutionError, match="shape"):
+    assert raw(conv_dynamic.pte, small)[0].shape == (2, 4, 5, 5), "mended in ExecuTorch"
+    with pytest.raises(ValueError, match=r"dimension 2 is 5, not 8$"):
+        runner(small)
+    with pytest.raises(ValueError, match=r"dimension 1 is 2, not 3$"):
         runner(X[:, :2])
     assert torch.allclose(runner(X), conv_dynamic.model(X), atol=1e-5)
 
@@ -458,6 +468,134 @@ def test_outputs_whose_size_depends_on_values() -> None:
     runner = PteRunner(portable(NonZero().eval(), (torch.ones(4),)))
     for x in (torch.tensor([0.0, 1, 0, 2]), torch.zeros(4), torch.ones(4)):
         assert torch.equal(runner(x), x.nonzero())
+
+
+# --- inputs by name, nested, and such that must agree
+
+
+@pytest.fixture(scope="module")
+def family(siblings_fp32: Program) -> PteRunner:
+    return PteRunner(siblings_fp32.pte)
+
+
+def alike(actual: object, expected: object) -> bool:
+    found, structure = pytree.tree_flatten(actual)
+    wanted, same = pytree.tree_flatten(expected)
+    return structure == same and all(
+        torch.allclose(a, b, atol=1e-5) if isinstance(b, torch.Tensor) else a is b or a == b
+        for a, b in zip(found, wanted, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("batch", "length"), [(4, 8), (1, 2), (3, 5), (2, 2)])
+def test_named_nested_and_dynamic_inputs(
+    family: PteRunner, siblings_fp32: Program, batch: int, length: int
+) -> None:
+    args, kwargs = siblings(batch, length, seed=batch)
+    expected = siblings_fp32.model(*args, **kwargs)
+    assert alike(family(*args, **kwargs), expected)
+    assert alike(family(*args, **dict(reversed(kwargs.items()))), expected)
+    pair = {"rows": args[1]["rows"], "right": tuple(args[1]["right"])}
+    assert alike(family(args[0], pair, **kwargs), expected)
+    # flat, in the program's order, which is that of forward
+    flat = (args[0], *pair["right"], pair["rows"], None, kwargs["mask"], 3)
+    assert alike(family(*flat), expected)
+
+
+def test_named_nested_and_dynamic_inputs_in_int8(siblings_int8: Program) -> None:
+    runner = PteRunner(siblings_int8.pte)
+    for batch, length in ((4, 8), (1, 2), (3, 5)):
+        args, kwargs = siblings(batch, length, seed=batch)
+        ours, theirs = runner(*args, **kwargs), siblings_int8.qdq(*args, **kwargs)
+        steps = lsb_distance(ours["sum"], theirs["sum"], last_scale(siblings_int8.qdq))
+        assert steps.max() <= 1
+        assert alike(ours["rest"][1:], theirs["rest"][1:])
+        expected = siblings_int8.model(*args, **kwargs)
+        assert sqnr_db(expected["sum"], ours["sum"]) > 20
+        assert sqnr_db(expected["rest"][0], ours["rest"][0]) > 20
+
+
+def test_raw_api_takes_sizes_that_do_not_agree(siblings_fp32: Program) -> None:
+    (x, pair), kwargs = siblings(2, 4)
+    rows = torch.ones(5, 2)  # two for each of the batch would be (4, 3)
+    outputs = raw(siblings_fp32.pte, x, *pair["right"], rows, None, kwargs["mask"], 3)
+    assert outputs[1].shape == (5, 2), "mended in ExecuTorch"
+
+
+def bad_siblings(**change: object) -> tuple[tuple, dict]:
+    """The inputs of batch 2 and length 4, with one of them exchanged."""
+    (x, pair), kwargs = siblings(2, 4)
+    for name, value in change.items():
+        if name == "x":
+            x = value
+        elif name in pair:
+            pair[name] = value
+        else:
+            kwargs[name] = value
+    return (x, pair), {k: v for k, v in kwargs.items() if v is not ...}
+
+
+Y = torch.zeros(2, 4, 6)
+
+WRONG_SIBLINGS: dict[str, tuple[tuple[tuple, dict], type[Exception], str]] = {
+    "batches": (
+        bad_siblings(right=[torch.zeros(3, 4, 6)]), ValueError,
+        r"input 1 \(\[1\]\['right'\]\[0\]\): dimension 0 is 3, but must be 2, as dimension 0 of "
+        r"input 0$",
+    ),
+    "twice the batch": (
+        bad_siblings(rows=torch.zeros(3, 3)), ValueError,
+        r"input 2 \(\[1\]\['rows'\]\): dimension 0 is 3, but must be 2\*s0 = 4, where s0 = 2 is",
+    ),
+    "lengths": (
+        bad_siblings(right=[torch.zeros(2, 3, 6)]), ValueError,
+        r"dimension 1 is 3, but must be 4, as dimension 1 of input 0$",
+    ),
+    "too long": (
+        bad_siblings(x=torch.zeros(2, 9, 6)), ValueError,
+        r"input 0: expected shape \(1…4, 2…8, 6\), got \(2, 9, 6\): dimension 1 is 9, at most 8$",
+    ),
+    "too short": (bad_siblings(x=Y[:, :1]), ValueError, "dimension 1 is 1, at least 2$"),
+    "static": (bad_siblings(x=Y[..., :5]), ValueError, "dimension 2 is 5, not 6$"),
+    "no name": (
+        bad_siblings(mask=...), ValueError,
+        "expected 2 positional inputs and the keyword inputs extra, mask, times, "
+        "got 2 positional and times, extra$",
+    ),
+    "unknown name": (bad_siblings(msk=Y), ValueError, "inputs extra, mask, times, got .*, msk$"),
+    "no key": (
+        ((Y, {"rows": Y}), bad_siblings()[1]), ValueError,
+        "positional input 1: expected the keys right, rows, got rows$",
+    ),
+    "no dict": (((Y, [Y, Y]), bad_siblings()[1]), TypeError, "input 1: expected a dict, got list$"),
+    "two in a list": (
+        bad_siblings(right=[Y, Y]), ValueError, r"\['right'\]: expected 1 values, got 2"
+    ),
+    "no list": (bad_siblings(right=Y), TypeError, r"\['right'\]: expected a list, got Tensor$"),
+    "a list": (bad_siblings(x=[Y]), TypeError, "input 0: expected one input, got a list$"),
+    "array": (bad_siblings(mask=Y.numpy()), TypeError, r"input 4 \(mask\): expected a torch\.T"),
+    "other number": (bad_siblings(times=4), ValueError, r"input 5 \(times\): .* for int 3, got 4$"),
+    "not None": (bad_siblings(extra=Y), TypeError, r"input 3 \(extra\): expected null None, got T"),
+    "too few": (((Y, Y), {}), ValueError, "expected 6 inputs: .*, or 2 positional inputs and the"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WRONG_SIBLINGS)
+def test_what_does_not_fit_the_signature_or_each_other(family: PteRunner, kind: str) -> None:
+    (args, kwargs), error, said = WRONG_SIBLINGS[kind]
+    with pytest.raises(error, match=said):
+        family(*args, **kwargs)
+
+
+def test_the_description_names_inputs(family: PteRunner) -> None:
+    said = "[1]['right'][0]: float32 (1…4, 2…8, 6); [1]['rows']: float32 (2…8, 3); extra: null"
+    assert said in repr(family)
+    assert family.inputs[2] == TensorSpec((8, 3), torch.float32, (0, 1), True, (2, 3))
+
+
+def test_a_name_for_an_input_by_position(runner: PteRunner) -> None:
+    with pytest.raises(ValueError, match=r"all of them by position, got x by name\. .*kwargs\.$"):
+        runner(x=X)
 
 
 # --- outputs and state
@@ -511,6 +649,20 @@ def test_nan_goes_through_fp32_and_vanishes_in_int8(conv: Program, conv_int8: Pr
     x = torch.full_like(X, torch.nan)
     assert PteRunner(conv.pte)(x).isnan().any()
     assert PteRunner(conv_int8.pte)(x).isfinite().all(), "mended in ExecuTorch: update the Note"
+
+
+def test_nan_is_refused_where_asked(conv_int8: Program, many_values: Program) -> None:
+    runner = PteRunner(conv_int8.pte, refuse_nan=True)
+    assert torch.equal(runner(X), PteRunner(conv_int8.pte)(X))
+    bad = X.clone()
+    bad[0, 1, 2, 3] = torch.nan
+    said = r"input 0: holds a NaN, first at index \(0, 1, 2, 3\)"
+    for x in (bad, channels_last(bad)):
+        with pytest.raises(ValueError, match=said):
+            runner(x)
+    assert PteRunner(conv_int8.pte)(X * torch.inf).isfinite().all(), "infinities are saturated"
+    many = PteRunner(many_values.pte, refuse_nan=True)
+    assert torch.allclose(many(*many_values.example)[0], many_values.model(*many_values.example)[0])
 
 
 # --- what cannot be loaded

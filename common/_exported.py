@@ -1,0 +1,201 @@
+"""An exported program before and after ExecuTorch reads it: what is mended, what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Generator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import fx
+
+from common._journal import note
+from common._source_line import named, source_line
+from common._state import changed_in_place
+from common.graph_utils import is_qdq, short
+
+# These read and write any order of dimensions, or no elements at all.
+_ANY_ORDER = ("dim_order_ops_", "getitem", "alloc", "executorch_call_delegate", "sym_")
+
+
+def check_inputs_unchanged(program: torch.export.ExportedProgram) -> None:
+    """Refuse a model that changes an input in place, directly or through a view.
+
+    Raises:
+        ValueError: naming the input.
+    """
+    inputs = set(program.graph_signature.user_inputs)
+    changed = set(program.graph_signature.user_inputs_to_mutate.values())
+    if not changed and any(changed_in_place(n) in inputs for n in program.graph.nodes):
+        functional = program.run_decompositions({}).graph_signature
+        changed = set(functional.user_inputs_to_mutate.values())
+    if changed:
+        raise ValueError(
+            f"forward changes its input {', '.join(sorted(changed))} in place. The program would "
+            "return the changed input as an extra first output. Work on a copy: x = x.clone()."
+        )
+
+
+def functional_where_needed(
+    program: torch.export.ExportedProgram,
+) -> torch.export.ExportedProgram:
+    """Write ops that work in place as functions, where one changes what others read.
+
+    ``y[:, 0] = 0`` changes ``y``; its quantize nodes stand before the change, and all that reads
+    ``y`` would silently get the old values. A ReLU in place, whose result alone is used, is left.
+    """
+    if any(_is_seen_elsewhere(node) for node in program.graph.nodes):
+        return program.run_decompositions({})
+    return program
+
+
+def _is_seen_elsewhere(node: fx.Node) -> bool:
+    if changed_in_place(node) is None:
+        return False
+    reader: fx.Node = node
+    while reader.op == "call_function" and reader.args and isinstance(reader.args[0], fx.Node):
+        if reader is not node and not _is_view(reader):
+            return False
+        changed = reader.args[0]
+        if set(changed.users) != {reader}:
+            return True
+        reader = changed
+    return False
+
+
+def _is_view(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(
+        result.alias_info is not None and not result.alias_info.is_write
+        for result in schema.returns
+    )
+
+
+def check_quantized_float32(program: torch.export.ExportedProgram) -> None:
+    """Refuse a Q/DQ graph around another float dtype: its kernels end the process at run time.
+
+    float16 is let through: XNNPACK takes it, and the kernels refuse it in words.
+
+    Raises:
+        ValueError: naming the node and its dtype.
+    """
+    for node in program.graph.nodes:
+        if not is_qdq(node):
+            continue
+        for n in (node, *node.all_input_nodes[:1]):
+            value = n.meta.get("val")
+            if (
+                isinstance(value, torch.Tensor)
+                and (value.is_floating_point() or value.is_complex())
+                and value.dtype not in (torch.float32, torch.float16)
+            ):
+                raise ValueError(
+                    f"{named(n)} is {str(value.dtype).removeprefix('torch.')}: kernels that "
+                    "quantize and dequantize are for float32, and end the process with this "
+                    "dtype. Call .float() on the model and its data, and quantize it again."
+                )
+
+
+def make_contiguous(program: torch.export.ExportedProgram) -> None:
+    """Give a program its own contiguous copies of weights and constants in another layout.
+
+    ExecuTorch fails on channels_last weights and on lazy negations. The model keeps its own. Names
+    for one tensor get one copy.
+    """
+    signature = program.graph_signature
+    fqns = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    copies: dict[int, torch.Tensor] = {}
+    for node in program.graph.nodes:
+        fqn = fqns.get(node.name) if node.op == "placeholder" else None
+        if fqn is None:
+            continue
+        stored: dict[str, Any] = (
+            program.state_dict if fqn in program.state_dict else program.constants
+        )
+        old = stored[fqn]
+        if (
+            not isinstance(old, torch.Tensor)
+            or old.layout != torch.strided
+            or (_in_order(old) and not old.is_neg() and not old.is_conj())
+        ):
+            continue
+        if id(old) not in copies:
+            note(
+                "Weights in another memory order (channels_last, or a lazy view) were copied into "
+                "the usual one for the program."
+            )
+            plain = old.detach().resolve_conj().resolve_neg()
+            plain = plain.clone(memory_format=torch.contiguous_format)
+            is_parameter = isinstance(old, torch.nn.Parameter)
+            copies[id(old)] = (
+                torch.nn.Parameter(plain, old.requires_grad) if is_parameter else plain
+            )
+        stored[fqn] = copies[id(old)]
+        mode = node.meta["val"].fake_mode
+        node.meta["val"] = mode.from_tensor(stored[fqn], static_shapes=True)
+
+
+@contextlib.contextmanager
+def row_major_nonzero() -> Generator[None, None, None]:
+    """Let ``nonzero`` be planned as its kernel writes it: row by row.
+
+    PyTorch's own kernel writes column by column; ExecuTorch plans for that, and its kernel does
+    not: the indices come out mixed up, silently.
+    """
+    from torch._subclasses import fake_impls
+
+    op = torch.ops.aten.nonzero.default
+    original: Any = fake_impls.op_implementations_dict[op]
+
+    def nonzero(mode: Any, func: Any, x: Any) -> Any:
+        found = original(mode, func, x)
+        return found.new_empty(found.shape)
+
+    with mock.patch.dict(fake_impls.op_implementations_dict, {op: nonzero}):
+        yield
+
+
+def check_layouts(program: torch.export.ExportedProgram) -> None:
+    """Refuse a lowered program in which a portable kernel meets a layout that is not contiguous.
+
+    Some of these kernels refuse it at run time; others (``flip``, ``gather``, ``topk``) read and
+    write the elements in another order, silently.
+
+    Raises:
+        ValueError: naming the op.
+    """
+    for node in program.graph.nodes:
+        if node.op != "call_function" or short(node.target).startswith(_ANY_ORDER):
+            continue
+        for n in (*node.all_input_nodes, node):
+            if all(_in_order(value) for value in _tensors(n)):
+                continue
+            raise ValueError(
+                f"{short(node.target)}{source_line(node)} stays outside every delegate and meets a "
+                f"tensor that is not contiguous ({named(n)}). Portable kernels refuse such a "
+                "layout when they run, or silently take the elements in another order. Lower with "
+                "contiguous example inputs, x.contiguous() (a PteRunner converts what it is "
+                "given), and without memory_format= in forward."
+            )
+
+
+def _tensors(node: fx.Node) -> list[torch.Tensor]:
+    value = node.meta.get("val")
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [v for v in values if isinstance(v, torch.Tensor)]
+
+
+def _in_order(value: torch.Tensor) -> bool:
+    """Whether ExecuTorch describes the tensor as contiguous, also where a size is 1."""
+    try:
+        strides = value.stride()
+        falling = all(a >= b for a, b in itertools.pairwise(strides))
+        return falling and (value.is_contiguous() or value.numel() == 0)
+    except Exception:  # torch cannot tell: sizes that depend on data
+        return True

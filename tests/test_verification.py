@@ -1,0 +1,307 @@
+"""Does a wrong ``.pte`` get caught, and does a right one pass?"""
+
+from __future__ import annotations
+
+import copy
+import struct
+import sys
+
+import pytest
+import torch
+from torch import fx, nn
+
+from common import _lowering, _verification
+from common._rounding import input_ranges, output_scales, without_rounding
+from common._samples import fresh_inputs
+from common._verification import is_small, verify_lowered
+from common.data import digits
+from common.executorch_utils import (
+    Lowered,
+    PteRunner,
+    VerificationError,
+    lower_to_xnnpack,
+    verify,
+    xnnpack_ptq,
+)
+from common.graph_utils import is_qdq, op_counts
+from common.metrics import sqnr_db
+from tests.programs import (
+    ConvRelu,
+    Counter,
+    ManyValues,
+    Program,
+    image,
+    last_scale,
+    linear,
+    portable,
+    rows,
+)
+
+
+def images(n: int) -> list[tuple[torch.Tensor]]:
+    return [(x[None],) for x in digits().test_images[:n]]
+
+
+# --- what is reported
+
+
+@torch.no_grad()
+def test_the_figures_are_those_of_the_outputs(course: Program) -> None:
+    inputs = images(16)
+    found = verify(course.pte, course.qdq, inputs, fp32=course.model)
+    runner = PteRunner(course.pte)
+    got, graph, fp32 = (
+        torch.cat([module(*x) for x in inputs]) for module in (runner, course.qdq, course.model)
+    )
+    (output,) = found.outputs
+    assert output.sqnr == pytest.approx(sqnr_db(graph, got))
+    assert output.sqnr_fp32 == pytest.approx(sqnr_db(fp32, got))
+    steps = ((got - graph).abs() / last_scale(course.qdq)).round()
+    assert output.max_lsb == steps.max()
+    assert output.equal == (got == graph).double().mean()
+    assert output.top1 == (got.argmax(1) == graph.argmax(1)).double().mean()
+    assert found.n_inputs == 16
+    assert output.least < output.sqnr
+    assert f"{output.sqnr:.1f} dB" in str(found)
+    assert ".pte against its graph, 16 inputs" in str(found)
+    assert "<table" in found._repr_mimebundle_()["text/html"]
+
+
+def test_lower_returns_two_values_and_what_was_found() -> None:
+    lowered = lower_to_xnnpack(linear(), (rows(1),))
+    edge, pte = lowered
+    assert isinstance(lowered, Lowered)
+    assert (edge, pte) == (lowered.edge, lowered.pte)
+    assert lowered.verification is not None
+    assert lowered.verification.outputs[0].sqnr > 100
+    assert lowered.verification.n_inputs == 4
+    assert Lowered(edge, pte).verification is None
+
+
+def test_lower_verifies_with_inputs_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    compare = _verification.compare
+    monkeypatch.setattr(
+        _verification, "compare", lambda *args, **kw: seen.append(args[3]) or compare(*args, **kw)
+    )
+    inputs = [(rows(1, seed),) for seed in range(3)]
+    layer = nn.ReLU().eval()
+    assert lower_to_xnnpack(layer, (rows(1),), verify=iter(inputs)).verification is not None
+    assert seen == [inputs]
+    assert lower_to_xnnpack(layer, (rows(1),), verify=False).verification is None
+    with pytest.raises(ValueError, match="at least one tuple of inputs, got none"):
+        verify(b"", layer, [])
+
+
+def test_what_counts_as_small() -> None:
+    assert is_small(torch.export.export(nn.Linear(2000, 2400), (torch.zeros(1, 2000),)))
+    assert not is_small(torch.export.export(nn.Linear(2000, 2600), (torch.zeros(1, 2000),)))
+
+
+# --- wrong programs
+
+
+def test_a_bias_used_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Siamese(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) - self.layer(y)
+
+    torch.manual_seed(0)
+    data = [(torch.randn(1, 8), 3 * torch.randn(1, 8)) for _ in range(8)]
+    qdq = xnnpack_ptq(Siamese().eval(), data[0], calibration=data)
+    monkeypatch.setattr(_lowering, "unshare", lambda gm: gm)  # as ExecuTorch does it
+    with pytest.raises(VerificationError, match=r"does not compute what its graph .* output 0 agr"):
+        lower_to_xnnpack(qdq, data[0])
+
+
+def test_a_scale_that_is_wrong_by_a_twentieth_is_caught(course: Program) -> None:
+    quantize = [n for n in course.qdq.graph.nodes if n.name.startswith("quantize_per_tensor")]
+    for index, caught in ((0, True), (1, True), (3, True), (-1, False)):
+        scale = quantize[index].args[1]
+        wrong = course.pte.replace(struct.pack("<f", scale), struct.pack("<f", scale * 1.05))
+        assert wrong != course.pte
+        if caught:
+            with pytest.raises(
+                VerificationError, match=r"where rounding explains no less than 3\d"
+            ):
+                verify(wrong, course.qdq, images(8))
+        else:  # the last one: a coarser step, no other value
+            assert verify(wrong, course.qdq, images(8)).outputs[0].max_lsb == 1
+
+
+def test_a_slightly_wrong_weight_is_caught_in_fp32(course_fp32: Program) -> None:
+    model = copy.deepcopy(course_fp32.model)
+    inputs = images(4)
+    assert verify(course_fp32.pte, model, inputs).outputs[0].sqnr > 100
+    with torch.no_grad():
+        next(model.parameters())[0, 0, 1, 1] *= 1.1
+    with pytest.raises(VerificationError, match="no less than 60"):
+        verify(course_fp32.pte, model, inputs)
+
+
+def test_a_nan_that_gets_lost_is_caught(conv_int8: Program) -> None:
+    x = image()
+    x[0, 0, 4, 4] = torch.nan
+    with pytest.raises(VerificationError, match=r"0 NaN or infinite values in the \.pte, \d+ in"):
+        verify(conv_int8.pte, ConvRelu().eval(), [(x,)])
+
+
+def test_infinities_at_the_same_places_are_right() -> None:
+    class Log(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.log()
+
+    pte = portable(Log(), (torch.ones(4),))
+    assert verify(pte, Log(), [(torch.tensor([0.0, 1.0, -1.0, 2.0]),)]).outputs[0].sqnr > 100
+
+
+def test_other_outputs_are_caught(conv: Program, many_values: Program) -> None:
+    class Two(ConvRelu):
+        def forward(self, x):
+            return super().forward(x), x
+
+    class Double(ConvRelu):
+        def forward(self, x):
+            return super().forward(x).double()
+
+    with pytest.raises(VerificationError, match=r"the \.pte has 1 outputs, its graph 2"):
+        verify(conv.pte, Two().eval(), [conv.example])
+    with pytest.raises(VerificationError, match=r"input 0, output 0: .*float32, its graph .*64"):
+        verify(conv.pte, Double().eval(), [conv.example])
+    found = verify(many_values.pte, many_values.model, [many_values.example])
+    assert all(o.sqnr > 100 for o in found.outputs)
+
+    class OtherMask(ManyValues):
+        def forward(self, x, ids, mask, times, plus):
+            first, rest = super().forward(x, ids, mask, times, plus)
+            return first, {**rest, "not": mask}
+
+    with pytest.raises(VerificationError, match="output 1 agrees"):
+        verify(many_values.pte, OtherMask(), [many_values.example])
+
+
+def test_a_program_that_does_not_run_is_caught(conv: Program) -> None:
+    with pytest.raises(VerificationError, match=r"does not run on inputs .*expected shape \(1, 3"):
+        verify(conv.pte, ConvRelu().eval(), [(image(batch=2),)])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no child process looks first")
+def test_a_program_that_ends_the_process_is_caught(conv: Program) -> None:
+    at = conv.pte.index((1).to_bytes(4, "little") + (3).to_bytes(4, "little") * 2) + 4
+    deadly = conv.pte[: at + 2] + b"\xff" + conv.pte[at + 3 :]  # see test_isolated.py
+    with pytest.raises(VerificationError, match="was ended by SIG"):
+        verify(deadly, ConvRelu().eval(), [conv.example])
+
+
+def test_a_model_with_state_is_compared_from_state_to_state(counter: bytes) -> None:
+    model, x = Counter().eval(), (torch.ones(2, 3),)
+    assert verify(counter, model, [x] * 3).outputs[0].equal == 1
+    assert model.calls == 0, "a copy ran"
+    model(*x)
+    with pytest.raises(VerificationError):
+        verify(counter, model, [x])
+
+
+# --- the bound
+
+
+def test_without_rounding_is_the_float_network_with_int8_weights(conv_int8: Program) -> None:
+    exact = without_rounding(conv_int8.qdq)
+    assert exact is not None
+    assert op_counts(exact)["clamp"] == 2  # the input, and the output of conv and ReLU
+    weights = [n for n in exact.graph.nodes if is_qdq(n)]
+    assert len(weights) == 1
+    (quantized, dequantized), *_ = [(n.args[0], n) for n in weights]
+    assert quantized.op == "get_attr"
+    scale, zero_point = (getattr(exact, str(dequantized.args[i].target)) for i in (1, 2))
+    assert not zero_point.any()
+    weight = getattr(exact, quantized.target).float() * scale[:, None, None, None]
+    ((low, high),) = input_ranges(conv_int8.qdq)
+    x = image(7) * 2
+    with torch.no_grad():
+        want = nn.functional.conv2d(x.clamp(low, high), weight, ConvRelu().conv.bias, padding=1)
+        got = exact(x)
+    (step,) = output_scales(conv_int8.qdq)
+    assert step == last_scale(conv_int8.qdq)
+    torch.testing.assert_close(got, want.relu().clamp(0, 255 * step))
+    assert op_counts(conv_int8.qdq).get("clamp") is None, "the caller's graph is not changed"
+    assert without_rounding(fx.symbolic_trace(nn.ReLU())) is None
+
+
+def test_dynamic_quantization_is_compared_without_rounding() -> None:
+    model, x = linear(), (rows(4),)
+    lowered = lower_to_xnnpack(xnnpack_ptq(model, x, is_dynamic=True), x, fp32=model)
+    found = lowered.verification
+    assert found is not None
+    assert found.reference == "graph without rounding"
+    assert found.outputs[0].sqnr_fp32 is not None
+    assert found.outputs[0].sqnr_fp32 > 30
+    with pytest.raises(VerificationError):
+        verify(
+            lowered.pte, xnnpack_ptq(nn.Sequential(nn.Linear(6, 4)).eval(), x, is_dynamic=True), [x]
+        )
+
+
+# --- fresh inputs
+
+
+def exported(example, shapes=None) -> torch.export.ExportedProgram:
+    class All(nn.Module):
+        def forward(self, x, ids, mask, times: int):
+            return x.sum() * times, ids + 1, ~mask
+
+    return torch.export.export(All(), example, dynamic_shapes=shapes)
+
+
+def test_fresh_inputs_keep_what_is_valid() -> None:
+    x, ids, mask = torch.randn(2, 5), torch.tensor([3, 7, 9]), torch.tensor([True, False])
+    batch = torch.export.Dim("batch", min=2, max=6)
+    example = (x, ids, mask, 3)
+    program = exported(example, ({0: batch}, None, None, None))
+    before = torch.get_rng_state()
+    made = list(fresh_inputs(program, example, [None] * 4, count=4))
+    again = list(fresh_inputs(program, example, [None] * 4, count=4))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [m[0].shape for m in made] == [(2, 5), (6, 5), (2, 5), (6, 5)]
+    for one, other in zip(made, again, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one[:3], other[:3], strict=True))
+        assert set(one[1].tolist()) <= {3, 7, 9}
+        assert one[1].shape == (3,)
+        assert one[2].dtype == torch.bool
+        assert one[3] == 3
+        assert one[0].abs().max() <= x.abs().max()
+    assert not torch.equal(made[2][0], x)
+    assert made[0][0] is not x
+
+
+def test_fresh_inputs_of_an_example_that_tells_nothing() -> None:
+    example = (torch.zeros(2, 5), torch.tensor([0]), torch.tensor([True]), 3)
+    program = exported(example)
+    _, drawn, *_ = fresh_inputs(program, example, [(-1.0, 3.0), None, None, None], count=3)
+    assert drawn[0].std() > 0.3
+    assert drawn[0].min() >= -1
+    assert drawn[0].max() <= 3
+    _, drawn, *_ = fresh_inputs(program, example, [None] * 4, count=3)
+    assert drawn[0].std() > 0.3
+
+
+def test_inputs_that_the_graph_does_not_take_are_left_out() -> None:
+    x = (torch.tensor([2.0, 3.0]),)
+    model = nn.ReLU()
+    program = torch.export.export(model, x)
+    found = verify_lowered(portable(program), model, program, x)
+    assert found.n_inputs == 4
+
+    class Refuses(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not torch.compiler.is_exporting() and x[0] != 2:
+                raise RuntimeError("not for me")
+            return x.relu()
+
+    program = torch.export.export(Refuses(), x)
+    found = verify_lowered(portable(program), Refuses(), program, x)
+    assert found.n_inputs == 1
