@@ -22,6 +22,7 @@ import nbval.plugin
 import pytest
 
 from tests.exercises import attempts
+from tools.english import is_copy
 from tools.execute_notebooks import kernel_env
 
 # Before torch is imported; see kernel_env.
@@ -119,6 +120,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if sanitizers and not Path(sanitizers).exists():
         # nbval opens the path as it stands, which fails in every folder but the root.
         config.option.nbval_sanitize_with = str(config.rootpath / sanitizers)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out the English edition: its code and outputs are those of the Chinese one.
+
+    tests/test_english.py proves it; to run them once is enough.
+    """
+    return True if is_copy(collection_path) else None
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -6,7 +6,7 @@
 This is the only writer of stored outputs: no time stamps, no versions, no widget state, streams
 joined, execution counts 1..n, so that a diff of a notebook shows what changed in the lesson. A
 notebook is replaced as a whole, and only if every cell ran: a cell that raises leaves the file as
-it was.
+it was. The English edition is not run: tools/english.py copies code and outputs to it.
 
 `--check` compares more than nbval does, the PNG pictures included. It ignores the cells tagged
 `nbval-ignore-output`, whose outputs are measurements of one machine.
@@ -18,9 +18,7 @@ import argparse
 import importlib
 import os
 import re
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,6 +32,8 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
+
+from tools import english
 
 IGNORE_TAG = "nbval-ignore-output"
 SECONDS_PER_CELL = 600.0
@@ -230,8 +230,11 @@ def changed_cells(
 def find_notebooks(paths: Iterable[Path]) -> list[Path]:
     """The notebooks that a command line names: files as they are, folders searched recursively.
 
+    The English edition is not among them: it gets code and outputs from the Chinese one.
+
     Raises:
-        NotFound: A path does not exist, is no notebook, or is a folder without one.
+        NotFound: A path does not exist, is no notebook, is an English copy, or is a folder
+            without a notebook.
     """
     found: list[Path] = []
     for path in paths:
@@ -239,27 +242,16 @@ def find_notebooks(paths: Iterable[Path]) -> list[Path]:
             inside = sorted(p for p in path.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
             if not inside:
                 raise NotFound(f"no .ipynb below the folder {path}")
-            found += inside
+            found += [p for p in inside if not english.is_copy(p)]
         elif not path.exists():
             raise NotFound(f"{path} does not exist")
         elif path.suffix != ".ipynb":
             raise NotFound(f"{path} is no notebook: its name does not end in .ipynb")
+        elif english.is_copy(path):
+            raise NotFound(f"{path} gets its outputs from {path.parents[1] / path.name}: name that")
         else:
             found.append(path)
     return list(dict.fromkeys(found))
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write by temporary file and rename, so that no reader ever sees half a notebook."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        shutil.copymode(path, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def process(path: Path, *, check: bool = False, timeout: float = SECONDS_PER_CELL) -> bool:
@@ -284,7 +276,8 @@ def process(path: Path, *, check: bool = False, timeout: float = SECONDS_PER_CEL
         return not changed
     text = canonical(run.notebook)
     if text != stored:
-        _replace(path, text)
+        english.store(path, text)
+    english.follow(path)
     return True
 
 
