@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import struct
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -160,13 +161,17 @@ def test_infinities_at_the_same_places_are_right() -> None:
 
 
 def test_other_outputs_are_caught(conv: Program, many_values: Program) -> None:
-    class Two(ConvRelu):
-        def forward(self, x):
-            return super().forward(x), x
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = ConvRelu()
 
-    class Double(ConvRelu):
-        def forward(self, x):
-            return super().forward(x).double()
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.net(x), x
+
+    class Double(Two):
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.net(x).double()
 
     with pytest.raises(VerificationError, match=r"the \.pte has 1 outputs, its graph 2"):
         verify(conv.pte, Two().eval(), [conv.example])
@@ -220,7 +225,9 @@ def test_without_rounding_is_the_float_network_with_int8_weights(conv_int8: Prog
     scale, zero_point = (getattr(exact, str(dequantized.args[i].target)) for i in (1, 2))
     assert not zero_point.any()
     weight = getattr(exact, quantized.target).float() * scale[:, None, None, None]
-    ((low, high),) = input_ranges(conv_int8.qdq)
+    (limits,) = input_ranges(conv_int8.qdq)
+    assert limits is not None
+    low, high = limits
     x = image(7) * 2
     with torch.no_grad():
         want = nn.functional.conv2d(x.clamp(low, high), weight, ConvRelu().conv.bias, padding=1)
