@@ -234,7 +234,8 @@ def test_ctrl_c_waits_for_the_command_to_clean_up(place: Place) -> None:
         'here=$(dirname "$0")\n'
         "trap 'sleep 1; touch \"$here/cleaned\"; exit 130' INT\n"
         'touch "$here/started"\n'
-        "sleep 60\n"
+        # Short ones: a sleep that is just being started does not hear the signal.
+        "for i in $(seq 300); do sleep 0.2; done\n"
     )
     process = subprocess.Popen(
         [sys.executable, str(place.folder / "run.py"), "tests"],
