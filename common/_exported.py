@@ -14,6 +14,7 @@ from torch import fx
 from common._journal import note
 from common._source_line import named, source_line
 from common._state import changed_in_place
+from common._text import torch_name
 from common.graph_utils import is_qdq, short
 
 # These read and write any order of dimensions, or no elements at all.
@@ -92,7 +93,7 @@ def check_quantized_float32(program: torch.export.ExportedProgram) -> None:
                 and value.dtype not in (torch.float32, torch.float16)
             ):
                 raise ValueError(
-                    f"{named(n)} is {str(value.dtype).removeprefix('torch.')}: kernels that "
+                    f"{named(n)} is {torch_name(value.dtype)}: kernels that "
                     "quantize and dequantize are for float32, and end the process with this "
                     "dtype. Call .float() on the model and its data, and quantize it again."
                 )
@@ -104,15 +105,10 @@ def make_contiguous(program: torch.export.ExportedProgram) -> None:
     ExecuTorch fails on channels_last weights and on lazy negations. The model keeps its own. Names
     for one tensor get one copy.
     """
-    signature = program.graph_signature
-    fqns = {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
+    names = constant_names(program)
     copies: dict[int, torch.Tensor] = {}
     for node in program.graph.nodes:
-        fqn = fqns.get(node.name) if node.op == "placeholder" else None
+        fqn = names.get(node.name) if node.op == "placeholder" else None
         if fqn is None:
             continue
         stored: dict[str, Any] = (
@@ -139,6 +135,16 @@ def make_contiguous(program: torch.export.ExportedProgram) -> None:
         stored[fqn] = copies[id(old)]
         mode = node.meta["val"].fake_mode
         node.meta["val"] = mode.from_tensor(stored[fqn], static_shapes=True)
+
+
+def constant_names(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """Return the model's name of each parameter, buffer and constant, by that of its node."""
+    signature = program.graph_signature
+    return {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
 
 
 @contextlib.contextmanager

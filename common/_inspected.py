@@ -16,6 +16,7 @@ from common._page import Section, fragment, text, write_page
 from common._pte_bytes import Part, StoredData
 from common._pte_file import ScalarSpec, TensorSpec
 from common._table import Table, table
+from common._text import torch_name
 from common._xnnpack_graph import XnnpackGraph
 
 _LONG = 24  # rows of a list of steps that is shown without being asked for
@@ -355,7 +356,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
+        return torch_name(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
     return value

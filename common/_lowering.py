@@ -44,6 +44,7 @@ from common._state import (
     with_state_outside,
     without_state_warning,
 )
+from common._text import torch_name
 from common._unused_patterns import without_unused_patterns
 from common._verification import Verification, is_small, verify_lowered
 from common.data import calibration_batches
@@ -289,11 +290,9 @@ def lower_to_xnnpack(
     if verify is False:
         return Lowered(edge, pte)
     inputs = None if verify is True else verify
-    if example_kwargs is None:
-        found = verify_lowered(pte, gm, program, traced.args, inputs=inputs, fp32=fp32)
-    else:
-        pairs = None if inputs is None else [Inputs(*pair) for pair in inputs]
-        found = verify_lowered(pte, gm, program, traced, inputs=pairs, fp32=fp32)
+    if inputs is not None and example_kwargs is not None:
+        inputs = [Inputs(*pair) for pair in inputs]
+    found = verify_lowered(pte, gm, program, traced, inputs=inputs, fp32=fp32)
     return Lowered(edge, pte, found)
 
 
@@ -363,13 +362,9 @@ def _check_float32(model: torch.nn.Module, example: Inputs) -> None:
     for name, t in named:
         if isinstance(t, torch.Tensor) and t.is_floating_point() and t.dtype != torch.float32:
             raise ValueError(
-                f"{name} is {_name(t.dtype)}: quantization starts from a float32 model and "
+                f"{name} is {torch_name(t.dtype)}: quantization starts from a float32 model and "
                 "float32 data. Call .float() on both first."
             )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _batches(
@@ -463,7 +458,7 @@ def _check_leaf(where: str, value: Any, like: Any, static: bool) -> None:
         raise TypeError(f"{where}: expected a tensor, got {type(value).__name__}")
     if value.dtype != like.dtype:
         raise TypeError(
-            f"{where}: dtype {_name(value.dtype)}, but the example is {_name(like.dtype)}"
+            f"{where}: dtype {torch_name(value.dtype)}, but the example is {torch_name(like.dtype)}"
         )
     if value.shape != like.shape if static else value.dim() != like.dim():
         raise QuantizationError(

@@ -9,6 +9,8 @@ from collections.abc import Generator, Iterator
 import torch
 
 from common._errors import LoweringError
+from common._exported import constant_names
+from common._text import torch_name
 
 _ADVICE = (
     (
@@ -84,18 +86,13 @@ def _cut(text: str) -> str:
 
 
 def _odd_dtypes(program: torch.export.ExportedProgram) -> list[str]:
-    signature = program.graph_signature
+    names = constant_names(program)
     found = []
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if node.op != "placeholder" or not isinstance(value, torch.Tensor):
             continue
         if value.dtype != torch.float32 and (value.is_floating_point() or value.is_complex()):
-            name = (
-                signature.inputs_to_parameters.get(node.name)
-                or signature.inputs_to_buffers.get(node.name)
-                or signature.inputs_to_lifted_tensor_constants.get(node.name)
-                or f"input {node.name}"
-            )
-            found.append(f"{name} is {str(value.dtype).removeprefix('torch.')}")
+            name = names.get(node.name, f"input {node.name}")
+            found.append(f"{name} is {torch_name(value.dtype)}")
     return found[:4]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -83,7 +84,7 @@ def check_scales(gm: fx.GraphModule) -> None:
         if isinstance(scale, fx.Node):
             if scale.op != "get_attr":
                 continue  # measured at run time
-            scale = _attribute(gm, str(scale.target))
+            scale = attrgetter(str(scale.target))(gm)
         scale = torch.as_tensor(scale)
         if not (torch.isfinite(scale) & (scale > 0)).all():
             value = node.args[0]
@@ -159,10 +160,3 @@ def _range(observer: Any) -> tuple[float, float] | None:
     if not isinstance(low, torch.Tensor) or not isinstance(high, torch.Tensor):
         return None
     return (low.item(), high.item()) if low.numel() == high.numel() == 1 else None
-
-
-def _attribute(gm: fx.GraphModule, target: str) -> Any:
-    value: Any = gm
-    for part in target.split("."):
-        value = getattr(value, part)
-    return value

@@ -11,6 +11,7 @@ from typing import Any
 
 from common._errors import PteFormatError
 from common._pte_file import TensorSpec, flatbuffer_size, operator_names, segment_base, value_spec
+from common._text import torch_name
 from common._xnnpack_graph import XnnpackGraph, XnnpackNode
 
 Graphs = Mapping[tuple[str, int], XnnpackGraph]
@@ -297,7 +298,7 @@ def _external(file: File, graphs: Graphs, by_key: dict[str, list[_Use]]) -> Iter
                 users += readers.get(index, [])
     for name, (spec, users) in seen.items():
         yield StoredData(
-            (name,), "external", _dtype(spec), spec.shape, _size(spec), "", tuple(users)
+            (name,), "external", torch_name(spec.dtype), spec.shape, _size(spec), "", tuple(users)
         )
 
 
@@ -324,7 +325,9 @@ def _tensor_uses(program: Any, *, state: bool) -> tuple[dict[int, list[_Use]], d
                 continue
             spec = _spec(tensor)
             users = readers.get(index, [f"{plan.name}: value {index}, not read"])
-            uses.setdefault(number, []).extend((user, _dtype(spec), spec.shape) for user in users)
+            uses.setdefault(number, []).extend(
+                (user, torch_name(spec.dtype), spec.shape) for user in users
+            )
             sizes[number] = max(sizes.get(number, 0), _size(spec))
     return uses, sizes
 
@@ -365,10 +368,6 @@ def _spec(tensor: Any) -> TensorSpec:
     if not isinstance(spec, TensorSpec):
         raise TypeError(f"expected a tensor, got {spec}")
     return spec
-
-
-def _dtype(spec: TensorSpec) -> str:
-    return str(spec.dtype).removeprefix("torch.")
 
 
 def _size(spec: TensorSpec) -> int:

@@ -26,6 +26,7 @@ from common._damage import check_description
 from common._errors import PteFormatError
 from common._runtime import check_consistency
 from common._shapes import Bounds, Dimensions, is_entry, read_bounds
+from common._text import torch_name
 
 IDENTIFIER = b"ET12"
 STATIC = 0  # executorch.exir.schema.TensorShapeDynamism.STATIC
@@ -67,7 +68,7 @@ class TensorSpec:
         shape = ", ".join(sizes) + ("," if len(self.shape) == 1 else "")
         plain = self.dim_order == tuple(range(len(self.shape)))
         layout = "" if plain else f" dim order {self.dim_order}"
-        return f"{str(self.dtype).removeprefix('torch.')} ({shape}){layout}"
+        return f"{torch_name(self.dtype)} ({shape}){layout}"
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from common._runtime import (
 )
 from common._shapes import read_bounds
 from common._signature import CONTAINERS, read_signature
+from common._text import torch_name
 from common._threads import ALIVE
 
 
@@ -298,7 +299,7 @@ def _tensor(label: str, spec: TensorSpec, value: Any) -> torch.Tensor:
         how = ". Convert it: torch.from_numpy(array)" if is_array else ""
         raise TypeError(f"{label}: expected a torch.Tensor, {spec}; got {_type_name(value)}{how}")
     if value.layout != torch.strided or value.is_nested or not value.is_cpu:
-        layout = "nested" if value.is_nested else _name(value.layout)
+        layout = "nested" if value.is_nested else torch_name(value.layout)
         raise TypeError(
             f"{label}: expected a dense tensor on the CPU, got a {layout} one on {value.device}"
         )
@@ -306,8 +307,8 @@ def _tensor(label: str, spec: TensorSpec, value: Any) -> torch.Tensor:
     x = value.detach().as_subclass(torch.Tensor)
     if x.dtype != spec.dtype:
         raise TypeError(
-            f"{label}: expected dtype {_name(spec.dtype)}, got {_name(x.dtype)}. "
-            f"Convert it: x.to(torch.{_name(spec.dtype)})"
+            f"{label}: expected dtype {torch_name(spec.dtype)}, got {torch_name(x.dtype)}. "
+            f"Convert it: x.to(torch.{torch_name(spec.dtype)})"
         )
     _check_shape(label, spec, tuple(x.shape))
     if not x.numel():
@@ -360,10 +361,6 @@ def _check_loadable(plan: Any) -> None:
             "Import the module that registers it before loading the program."
         )
     check_kernel_dtypes(plan)
-
-
-def _name(of_torch: torch.dtype | torch.layout) -> str:
-    return str(of_torch).removeprefix("torch.")
 
 
 def _type_name(value: Any) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.export.graph_signature import InputKind
+
+from common._signature import input_nodes
 
 Values = list[Any]
 
@@ -50,11 +51,8 @@ def _shapes(
     """Shape of each input at the upper or lower bound, or None where nothing is dynamic."""
     bounds = program.range_constraints
     sizes = {s: int(b.upper) if largest else max(1, int(b.lower)) for s, b in bounds.items()}
-    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     shapes: list[tuple[int, ...] | None] = []
-    for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True):
-        if spec.kind != InputKind.USER_INPUT:
-            continue
+    for node in input_nodes(program):
         value = node.meta.get("val")
         moves = isinstance(value, torch.Tensor) and not all(type(d) is int for d in value.shape)
         shapes.append(tuple(_size(d, sizes) for d in value.shape) if moves else None)

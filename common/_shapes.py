@@ -37,6 +37,7 @@ from typing import Any
 import torch
 
 from common._errors import PteFormatError
+from common._signature import input_nodes
 
 PREFIX = "__shapes_of_"
 TAG = "shapes-1 "
@@ -380,12 +381,7 @@ def _not_empty(bounds: Bounds) -> Bounds:
 def shapes_entry(program: torch.export.ExportedProgram, method: str = "forward") -> dict[str, str]:
     """Return the entry for a program as ``constant_methods``; empty where no input is dynamic."""
     signature = program.graph_signature
-    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
-    inputs = [
-        node.meta.get("val")
-        for node, spec in zip(placeholders, signature.input_specs, strict=True)
-        if spec.kind is torch.export.graph_signature.InputKind.USER_INPUT
-    ]
+    inputs = [node.meta.get("val") for node in input_nodes(program)]
     (output,) = program.graph.find_nodes(op="output")
     outputs = [
         node.meta.get("val") if isinstance(node, torch.fx.Node) else node

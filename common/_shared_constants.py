@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Set
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def _copied(gm: fx.GraphModule, op: fx.Node, node: Any, number: int) -> fx.Node:
         return new
     target = str(node.target)
     name = f"{target.replace('.', '_')}_copy{number}"
-    gm.register_buffer(name, _value(gm, target).detach().clone())
+    gm.register_buffer(name, attrgetter(target)(gm).detach().clone())
     with gm.graph.inserting_before(node):
         own = gm.graph.get_attr(name)
     own.meta = copy.copy(node.meta)
@@ -96,10 +97,3 @@ def _constant(node: Any, inputs: Set[Any] | None) -> str | None:
         return None
     stored = inputs is not None and node.op == "placeholder" and node.name not in inputs
     return str(node.target) if stored or node.op == "get_attr" else None
-
-
-def _value(gm: fx.GraphModule, target: str) -> torch.Tensor:
-    value: Any = gm
-    for part in target.split("."):
-        value = getattr(value, part)
-    return value

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 # What stands for several inputs, not for one.
@@ -159,6 +160,17 @@ def _got(args: Sequence[Any], kwargs: dict[str, Any]) -> str:
 
 def _list(names: Any) -> str:
     return ", ".join(str(name) for name in names) or "none"
+
+
+def input_nodes(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+    """Return the placeholders of what ``forward`` takes: no parameters, buffers or constants."""
+    placeholders = program.graph.find_nodes(op="placeholder")
+    specs = program.graph_signature.input_specs
+    return [
+        node
+        for node, spec in zip(placeholders, specs, strict=True)
+        if spec.kind == InputKind.USER_INPUT
+    ]
 
 
 # --- before an export

@@ -16,6 +16,17 @@ _PARTS = (re.compile(r"[^./]*[./]+|[^./]+"), re.compile(r"[^_-]*[_-]+|[^_-]+"), 
 _ILLEGAL_IN_XML = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
+def torch_name(value: object) -> str:
+    """Return the name of a dtype or a layout without its module.
+
+    Example:
+        >>> import torch
+        >>> torch_name(torch.float32)
+        'float32'
+    """
+    return str(value).removeprefix("torch.")
+
+
 def columns(text: str) -> int:
     """Return the terminal columns that one line takes: wide characters count 2, combining 0.
 

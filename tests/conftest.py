@@ -84,6 +84,17 @@ def conv(one_thread: None) -> Program:
 
 
 @pytest.fixture(scope="session")
+def deadly(conv: Program) -> bytes:
+    """A program that ends the process when it runs: its convolution is 16 million rows high.
+
+    The number stands inside the delegate, where nothing but XNNPACK reads it.
+    """
+    at = conv.pte.index((1).to_bytes(4, "little") + (3).to_bytes(4, "little") * 2) + 4
+    assert at > conv.pte.index(b"XN01")
+    return conv.pte[: at + 2] + b"\xff" + conv.pte[at + 3 :]
+
+
+@pytest.fixture(scope="session")
 def conv_channels_last(one_thread: None) -> Program:
     """The same convolution, exported with a channels_last example."""
     from common.executorch_utils import lower_to_xnnpack

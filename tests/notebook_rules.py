@@ -25,6 +25,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import reads_json
 
 from tests.wording import CHINESE, faults
+from tools import parity
 
 Rule = Callable[[NotebookNode, Path], list[str]]
 RULES: list[Rule] = []
@@ -98,13 +99,12 @@ def code_lines(cell: NotebookNode) -> int:
 
 def without_fences(markdown: str) -> str:
     """Markdown without its fenced code."""
-    return re.sub(r"^(```|~~~).*?^\1[ \t]*$", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    return parity.FENCE.sub("", markdown)
 
 
 def headings(cell: NotebookNode) -> list[tuple[int, str]]:
     """(level, text) of the headings of a Markdown cell."""
-    found = re.findall(r"^(#{1,6})[ \t]+(.+?)[ \t]*#*$", without_fences(cell.source), re.MULTILINE)
-    return [(len(marks), text) for marks, text in found]
+    return parity.headings(cell.source)
 
 
 def sections(nb: NotebookNode) -> list[tuple[str, list[NotebookNode]]]:

@@ -105,6 +105,17 @@ class Smoother(nn.Module):
         return self.fc(self.level), self.steps * 2
 
 
+class Siamese(nn.Module):
+    """Each layer sees both inputs, whose ranges differ."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(layer(x) - layer(y) for layer in self.layers)
+
+
 class TwoLinear(nn.Module):
     """A model of two inputs that are easily exchanged for one another."""
 

@@ -41,17 +41,6 @@ def no_worker_left() -> Iterator[None]:
         _isolated._worker = None
 
 
-@pytest.fixture(scope="module")
-def deadly(conv: Program) -> bytes:
-    """A program that ends the process when it runs: its convolution is 16 million rows high.
-
-    The number stands inside the delegate, where nothing but XNNPACK reads it.
-    """
-    at = conv.pte.index((1).to_bytes(4, "little") + (3).to_bytes(4, "little") * 2) + 4
-    assert at > conv.pte.index(b"XN01")
-    return conv.pte[: at + 2] + b"\xff" + conv.pte[at + 3 :]
-
-
 @needs_fork
 def test_a_deadly_program_is_refused(conv: Program, deadly: bytes) -> None:
     damaged = [Damaged(Sample("conv", conv.pte, conv.example), "height", 0, deadly)]

@@ -15,17 +15,7 @@ from common._shared_constants import shares_weights, unshare
 from common._unused_patterns import without_unused_patterns
 from common.executorch_utils import PteLoadError, PteRunner, lower_to_xnnpack, xnnpack_ptq
 from common.metrics import sqnr_db
-
-
-class Siamese(nn.Module):
-    """Each layer sees both inputs, whose ranges differ."""
-
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(layer(x) - layer(y) for layer in self.layers)
+from tests.programs import Siamese
 
 
 def pairs(*shape: int) -> list[tuple[torch.Tensor, torch.Tensor]]:

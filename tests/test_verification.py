@@ -31,6 +31,7 @@ from tests.programs import (
     Counter,
     ManyValues,
     Program,
+    Siamese,
     image,
     last_scale,
     linear,
@@ -103,17 +104,9 @@ def test_what_counts_as_small() -> None:
 
 
 def test_a_bias_used_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Siamese(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(8, 8)
-
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return self.layer(x) - self.layer(y)
-
     torch.manual_seed(0)
     data = [(torch.randn(1, 8), 3 * torch.randn(1, 8)) for _ in range(8)]
-    qdq = xnnpack_ptq(Siamese().eval(), data[0], calibration=data)
+    qdq = xnnpack_ptq(Siamese(nn.Linear(8, 8)).eval(), data[0], calibration=data)
     monkeypatch.setattr(_lowering, "unshare", lambda gm: gm)  # as ExecuTorch does it
     with pytest.raises(VerificationError, match=r"does not compute what its graph .* output 0 agr"):
         lower_to_xnnpack(qdq, data[0])
@@ -195,9 +188,7 @@ def test_a_program_that_does_not_run_is_caught(conv: Program) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no child process looks first")
-def test_a_program_that_ends_the_process_is_caught(conv: Program) -> None:
-    at = conv.pte.index((1).to_bytes(4, "little") + (3).to_bytes(4, "little") * 2) + 4
-    deadly = conv.pte[: at + 2] + b"\xff" + conv.pte[at + 3 :]  # see test_isolated.py
+def test_a_program_that_ends_the_process_is_caught(conv: Program, deadly: bytes) -> None:
     with pytest.raises(VerificationError, match="was ended by SIG"):
         verify(deadly, ConvRelu().eval(), [conv.example])
 
