@@ -13,6 +13,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 from bigrams import SearchBigrams, SearchBigramsInEnglish  # noqa: E402
 from sphinx.domains.python import PyObject  # noqa: E402
 from sphinx.ext.autodoc.mock import mock  # noqa: E402
+from sphinx.locale import translators  # noqa: E402
 
 LANGUAGE = "en" if "en" in globals()["tags"] else "zh"
 
@@ -30,6 +31,12 @@ templates_path = ["_templates"]
 
 nb_execution_mode = "off"
 nb_merge_streams = True
+# Only the cell for Colab is folded.
+_folded = {
+    "zh": "第一格：在 Colab 裝好需要的套件",
+    "en": "First cell: it installs what Colab lacks",
+}
+nb_code_prompt_show = nb_code_prompt_hide = _folded[LANGUAGE]
 myst_heading_anchors = 4
 myst_enable_extensions: list[str] = []  # none for mathematics: no page has any
 
@@ -73,6 +80,18 @@ html_show_sourcelink = False
 html_domain_indices = False
 html_context = {"tongue": LANGUAGE}
 
+# What the theme says and Sphinx's catalogue does not know.
+IN_CHINESE = {
+    "Back to top": "回到最上面",
+    "Copyright &#169; %(copyright)s": "版權 &#169; %(copyright)s",
+    "Home": "首頁",
+    "Made with ": "製作工具：",
+    "Next": "下一頁",
+    "On this page": "本頁內容",
+    "Previous": "上一頁",
+    "Skip to content": "跳到內容",
+}
+
 
 def skip_fields(
     app: Any, what: str, name: str, thing: Any, skip: bool, options: Any
@@ -103,11 +122,18 @@ def make_accessible(
     context["body"] = _LONG_SIGNATURE.sub(lines, context.get("body", ""))
 
 
+def speak_chinese(app: Any) -> None:
+    """Add the words of the theme to the catalogue, before a page is made."""
+    if LANGUAGE == "zh":
+        translators["general", "sphinx"]._catalog.update(IN_CHINESE)
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     for field in PyObject.doc_field_types:
         if field.name == "variable":  # what Sphinx calls the attributes of a class
             field.label = {"zh": "屬性", "en": "Attributes"}[LANGUAGE]
+    app.connect("builder-inited", speak_chinese)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("html-page-context", make_accessible, priority=900)  # after the theme
     app.add_search_language(SearchBigrams)

@@ -164,10 +164,31 @@ def notebook(prose: str, output: str) -> str:
             "source": ["print(1)\n", "assert True\n", "assert not False"],
             "metadata": {"tags": ["nbval-ignore-output"]},
             "outputs": text,
+            "execution_count": 1,
         },
-        {"cell_type": "code", "source": ["x = 1"], "metadata": {}, "outputs": []},
+        {
+            "cell_type": "code",
+            "source": ["x = 1"],
+            "metadata": {},
+            "outputs": [],
+            "execution_count": 2,
+        },
+        {
+            "cell_type": "code",
+            "source": [],
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+        },
     ]
     return json.dumps({"cells": cells})
+
+
+def test_the_cell_for_colab_is_folded() -> None:
+    cells = [{"id": x, "cell_type": "code", "metadata": {}} for x in ("bootstrap", "other")]
+    text = json.dumps({"cells": cells})
+    made = site_pages.lesson(text, source="notebooks/x.ipynb", page="x", language="zh")
+    assert [c["metadata"] for c in json.loads(made)["cells"]] == [{"tags": ["hide-input"]}, {}]
 
 
 def test_outputs_date_from_the_commit_that_brought_them(tmp_path: Path) -> None:
@@ -188,7 +209,7 @@ def test_outputs_date_from_the_commit_that_brought_them(tmp_path: Path) -> None:
     commit(notebook("new prose", line), "2026-01-03")
     facts = site_pages.stored("a.ipynb", tmp_path)
     assert facts.since == "2026-01-02"
-    assert (facts.cells, facts.with_output, facts.compared, facts.asserts) == (2, 1, 1, 2)
+    assert (facts.cells, facts.with_output, facts.compared, facts.asserts) == (3, 1, 1, 2)
     versions = [facts.version(x) for x in ("Python", "torch", "torchao", "executorch")]
     assert versions == ["3.11.7", "2.14.1", "0.18.0", ""]
 

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = ("zh", "en")
 UNKNOWN = "OWNER/REPO"
 IGNORE_TAG = "nbval-ignore-output"
+BOOTSTRAP = "bootstrap"  # id of the cell for Colab
 
 GROUPS = {
     "lessons": {"zh": "課文", "en": "Lessons"},
@@ -194,6 +195,7 @@ def one_title(text: str) -> str:
 def lesson(text: str, *, source: str, page: str, language: str) -> str:
     """A notebook with the links of the site, and with its alt texts where MyST-NB looks for them.
 
+    The cell that installs things in Colab is folded: a reader of the site does not run it.
     A picture's alt text lies in `output.metadata["image/png"]["alt"]`, as for nbconvert. MyST-NB
     takes it from the metadata of the cell.
     """
@@ -202,6 +204,8 @@ def lesson(text: str, *, source: str, page: str, language: str) -> str:
         if cell["cell_type"] == "markdown":
             prose = "".join(cell["source"])
             cell["source"] = with_links(prose, source=source, page=page, language=language)
+        elif cell.get("id") == BOOTSTRAP:
+            cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-input"]
         elif alt := [
             output["metadata"]["image/png"]["alt"]
             for output in cell.get("outputs", [])
@@ -282,7 +286,8 @@ class Stored:
         environment: The line that `env_summary` printed when they were made.
         cells: Number of code cells.
         with_output: How many of them have an output.
-        compared: How many of them the tests compare exactly.
+        compared: How many of them the tests compare exactly; nbval passes one that has no
+            execution count.
         asserts: How many `assert` statements they hold.
     """
 
@@ -327,14 +332,17 @@ def stored(path: str, root: Path = ROOT) -> Stored:
     nb: Mapping[str, Any] = json.loads((root / path).read_text(encoding="utf-8"))
     code = [cell for cell in nb["cells"] if cell["cell_type"] == "code"]
     texts = ["".join(o.get("text", "")) for cell in code for o in cell.get("outputs", [])]
-    ignored = [IGNORE_TAG in cell["metadata"].get("tags", []) for cell in code]
+    compared = [
+        IGNORE_TAG not in cell["metadata"].get("tags", []) and bool(cell.get("execution_count"))
+        for cell in code
+    ]
     sources = ["".join(cell["source"]) for cell in code]
     return Stored(
         since=since(path, root),
         environment=next((t.strip() for t in texts if t.startswith("env: ")), ""),
         cells=len(code),
         with_output=sum(bool(cell.get("outputs")) for cell in code),
-        compared=ignored.count(False),
+        compared=compared.count(True),
         asserts=sum(len(re.findall(r"^\s*assert\b", source, re.M)) for source in sources),
     )
 

@@ -1,13 +1,26 @@
+const chinese = document.documentElement.lang === "zh-TW";
+
 // What scrolls sideways can be reached by keyboard, and has a name.
-const name = document.documentElement.lang.startsWith("zh") ? "可以左右捲動" : "scrolls sideways";
 function mark() {
   for (const box of document.querySelectorAll(".article-container pre, .table-wrapper, .output")) {
     if (box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX !== "visible") {
       box.tabIndex = 0;
       box.setAttribute("role", "group");
-      box.setAttribute("aria-label", name);
+      box.setAttribute("aria-label", chinese ? "可以左右捲動" : "scrolls sideways");
     }
   }
 }
 mark();
 addEventListener("resize", mark);
+
+if (chinese) {
+  // The theme has no words for these in any other language.
+  for (const button of document.querySelectorAll(".theme-toggle")) {
+    button.setAttribute("aria-label", "切換淺色、深色、自動");
+  }
+  // Sphinx's catalogue for Taiwan lacks the line that says how many pages a search found.
+  const line = "Search finished, found one page matching the search query.";
+  if (typeof Documentation !== "undefined" && !Documentation.TRANSLATIONS[line]?.[0]) {
+    Documentation.TRANSLATIONS[line] = ["找到 ${resultCount} 頁。"];
+  }
+}
