@@ -101,15 +101,17 @@ def skip_fields(
 
 
 _LONG_SIGNATURE = re.compile(r"<dl>\n((?:<dd>.*?</dd>\n)+)</dl>\n", re.S)
+_EMPTY_HEADER = re.compile(r"<th\b([^>]*)>(?:<p></p>)?</th>")
 
 
 def make_accessible(
     app: Any, page: str, template: str, context: dict[str, Any], doctree: Any
 ) -> None:
-    """Two repairs of HTML that a screen reader cannot follow.
+    """Three repairs of HTML that a screen reader cannot follow.
 
     The captions of the navigation say that they are headings, but not of which level. A signature
-    of several lines is a list of definitions without a term.
+    of several lines is a list of definitions without a term. An empty header of a table heads
+    nothing.
     """
     tree = context.get("furo_navigation_tree", "")
     context["furo_navigation_tree"] = tree.replace(
@@ -119,7 +121,8 @@ def make_accessible(
     def lines(match: re.Match[str]) -> str:
         return match[1].replace("<dd>", '<span class="sig-line">').replace("</dd>", "</span>")
 
-    context["body"] = _LONG_SIGNATURE.sub(lines, context.get("body", ""))
+    body = _LONG_SIGNATURE.sub(lines, context.get("body", ""))
+    context["body"] = _EMPTY_HEADER.sub(r"<td\1></td>", body)
 
 
 def speak_chinese(app: Any) -> None:

@@ -17,11 +17,14 @@ import time
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from tests.notebook_rules import code_cells, read
 from tools import repository
@@ -213,8 +216,10 @@ def test_a_foreign_common_is_named(
 # --- For real: `pytest -m colab`
 
 # What Colab has, of what decides: published lists of 2026-08.
-OLD = ("torch==2.11.0", "torchao==0.10.0")
+OLD = {"torch": "2.11.0", "torchao": "0.10.0"}
 JUPYTER = ("ipython==7.34.0", "ipykernel==6.17.1", "setuptools", "nbclient")
+# The versions that the other tests run with; M08_COLAB=newest: those that pip chooses.
+NEWEST = os.environ.get("M08_COLAB") == "newest"
 CLOSED = "http://127.0.0.1:9/simple"
 NO_NETWORK = {
     "PIP_INDEX_URL": CLOSED,
@@ -275,6 +280,25 @@ def call(words: list[Any], folder: Path, **env: str) -> str:
     return done.stdout
 
 
+def needed() -> dict[str, str]:
+    """{package: version} of what the project needs, as this environment has it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    left = [Requirement(line) for line in project["dependencies"]]
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    while left:
+        wanted = left.pop()
+        if str(wanted) in seen:
+            continue
+        seen.add(str(wanted))
+        found[canonicalize_name(wanted.name)] = metadata.version(wanted.name)
+        for requirement in map(Requirement, metadata.requires(wanted.name) or []):
+            extras = [{"extra": extra} for extra in wanted.extras or {""}]
+            if not requirement.marker or any(map(requirement.marker.evaluate, extras)):
+                left.append(requirement)
+    return found
+
+
 def snapshot(folder: Path) -> Path:
     """A git repository that holds the files as they are here, committed or not."""
     names = call(["git", "ls-files", "-z", "-co", "--exclude-standard"], ROOT).split("\0")
@@ -308,9 +332,19 @@ def test_a_lesson_runs_in_an_environment_like_that_of_colab(place: Path) -> None
 
     call([next(pythons()), "-m", "venv", "venv"], place)
     python = place / "venv/bin/python"
-    pip = [python, "-m", "pip", "install", "-q", "--timeout=300", "--retries=10", "--no-compile"]
-    call([*pip, *JUPYTER], place)
-    call([*pip, "--no-deps", *OLD], place)  # their libraries come in another version anyway
+    if uv := os.environ.get("UV") or shutil.which("uv"):  # its cache has most of it
+        install = [uv, "pip", "install", "-q", "--python", python]
+    else:
+        install = [python, "-m", "pip", "install", "-q", "--retries=10", "--no-compile"]
+    versions = needed()
+    pins = {name: f"{name}=={version}" for name, version in versions.items()}
+    # The libraries of the new torch are 2 GB: they are there, torch itself is not.
+    present = [pins[name] for name in sorted(pins.keys() - {*repository.INSTALLED_FIRST})]
+    call([*install, *JUPYTER], place)
+    call([*install, "--no-deps", *present], place)
+    call([*install, "--no-deps", *(f"{name}=={version}" for name, version in OLD.items())], place)
+    constraints = place / "constraints.txt"
+    constraints.write_text("\n".join([] if NEWEST else pins.values()), encoding="utf-8")
     site = Path(
         call([python, "-c", "import site; print(site.getsitepackages()[0])"], place).strip()
     )
@@ -324,13 +358,14 @@ def test_a_lesson_runs_in_an_environment_like_that_of_colab(place: Path) -> None
         "M08_SOURCE": f"git+file://{snapshot(repo)}",
         "PIP_DEFAULT_TIMEOUT": "300",
         "PIP_RETRIES": "10",
+        "PIP_CONSTRAINT": str(constraints),
         "JUPYTER_PREFER_ENV_PATH": "1",
         "JUPYTER_DATA_DIR": str(place / "jupyter"),
         "IPYTHONDIR": str(place / "ipython"),
         "PYTHONPATH": "",
         "OMP_NUM_THREADS": "1",
     }
-    present = {k: v for k, v in os.environ.items() if k not in ("PYTEST_CURRENT_TEST", "COLUMNS")}
+    own = {k: v for k, v in os.environ.items() if k not in ("PYTEST_CURRENT_TEST", "COLUMNS")}
     folder = place / "content"
     folder.mkdir()
     shutil.copy(LESSON, folder)
@@ -342,7 +377,7 @@ def test_a_lesson_runs_in_an_environment_like_that_of_colab(place: Path) -> None
         return subprocess.run(
             words,
             cwd=folder,
-            env=present | env | more,
+            env=own | env | more,
             capture_output=True,
             text=True,
             timeout=3000,
@@ -361,6 +396,10 @@ def test_a_lesson_runs_in_an_environment_like_that_of_colab(place: Path) -> None
     assert done.returncode == 0, done.stderr[-3000:]
     lap("lesson")
     cells = code_cells(read(folder / "executed.ipynb"))
+    torch = call(
+        [python, "-c", "from importlib.metadata import version as v; print(v('torch'))"], place
+    )
+    assert NEWEST or torch.strip().partition("+")[0] == versions["torch"].partition("+")[0]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert cells[0].outputs[0].text == f"Installing from {env['M08_SOURCE']}\n"
     (line,) = re.findall(r"^env: .*$", "".join(o.get("text", "") for o in cells[1].outputs), re.M)

@@ -23,7 +23,8 @@ from tools import english, execute_notebooks, parity
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "notebooks"
 SOURCES = english.sources(FOLDER)
-LESSONS = [source for source in SOURCES if source.suffix == ".ipynb"]
+NOTEBOOKS = [source for source in SOURCES if source.suffix == ".ipynb"]
+LESSONS = [source for source in NOTEBOOKS if re.match(r"M08-\d_", source.name)]
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)]+)\)")
 
 
@@ -46,7 +47,7 @@ def test_every_lesson_and_page_has_its_twin() -> None:
     assert len(LESSONS) == 4
 
 
-@pytest.mark.parametrize("source", LESSONS, ids=name)
+@pytest.mark.parametrize("source", NOTEBOOKS, ids=name)
 def test_all_but_the_prose_is_the_same(source: Path) -> None:
     """Written without the tool: ids, order, types, tags, code and outputs."""
     ours, theirs = (json.loads(p.read_text("utf-8")) for p in (source, english.twin(source)))
@@ -87,7 +88,7 @@ def english_texts() -> dict[str, str]:
 def test_links_to_a_lesson_give_its_title_and_the_overview_its_minutes() -> None:
     titles = {
         source.name: parity.headings("".join(cells_of(english.twin(source))[0]["source"]))[0][1]
-        for source in LESSONS
+        for source in NOTEBOOKS
     }
     texts = english_texts()
     given = [
@@ -121,13 +122,13 @@ def test_symptoms_have_the_same_literal_headings() -> None:
 def test_nbval_leaves_the_english_lessons_alone(request: pytest.FixtureRequest) -> None:
     """Same code and same outputs: what runs the Chinese ones has verified them."""
     ignored = request.config.hook.pytest_ignore_collect
-    for source in LESSONS:
+    for source in NOTEBOOKS:
         assert ignored(collection_path=english.twin(source), config=request.config)
         assert not ignored(collection_path=source, config=request.config)
 
 
 def test_the_writers_of_notebooks_agree_on_the_form() -> None:
-    for source in LESSONS:
+    for source in NOTEBOOKS:
         text = source.read_text(encoding="utf-8")
         assert english.written(english.read(text)) == text
 

@@ -31,7 +31,7 @@ def lessons(language: str) -> dict[str, list[str]]:
     """{M08-2: the running text of its cells}."""
     folder = FOLDER / "en" if language == "en" else FOLDER
     texts = {}
-    for path in sorted(folder.glob("M08-*.ipynb")):
+    for path in sorted(folder.glob("M08-[1-9]_*.ipynb")):
         cells = english.read(path.read_text(encoding="utf-8"))["cells"]
         prose = [cell["source"] for cell in cells if cell["cell_type"] == "markdown"]
         texts[path.stem[:5]] = [running_text(text) for text in prose]

@@ -493,6 +493,18 @@ def test_other_file_names_are_refused(name: str, folder: Path) -> None:
 # --- What depends on the lesson or the language ---------------------------------------------
 
 
+def test_the_template_may_have_no_exercises(folder: Path) -> None:
+    nb = good_lesson()
+    nb.cells = nb.cells[:-2]
+    (said,) = rules.violations(nb, folder / "M08-2_lowering.ipynb")
+    assert said.startswith("exercises_at_the_end: no section")
+    (template,) = rules.TEMPLATES
+    assert rules.violations(nb, folder / f"{template}.ipynb") == []
+    nb = good_lesson()
+    cell_of(nb, "exercises").source = "## 練習"
+    assert "gives no difficulty" in "".join(rules.violations(nb, folder / f"{template}.ipynb"))
+
+
 def test_the_timing_lesson_may_ignore_more_outputs_and_show_plain_figures(folder: Path) -> None:
     nb = good_lesson()
     for name in ("draw-graph", "plot-size"):

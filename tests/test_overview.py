@@ -52,7 +52,7 @@ def rows(markdown: str) -> list[list[str]]:
 def lessons() -> dict[str, str]:
     """{M08-2: its prose}, of the lessons that are there."""
     texts = {}
-    for path in sorted(FOLDER.glob("M08-*.ipynb")):
+    for path in sorted(FOLDER.glob("M08-[1-9]_*.ipynb")):
         texts[path.stem[:5]] = "\n\n".join(cell.source for cell in markdown_cells(read(path)))
     return texts
 

@@ -128,14 +128,14 @@ def test_a_new_notebook_gets_the_cell_before_its_first_section(copy: Path) -> No
             **{"execution_count": 1, "outputs": []},
         },
     ]
-    path = copy / "notebooks/M08-own-model.ipynb"
+    path = copy / "notebooks/M08-9_new.ipynb"
     path.write_text(json.dumps({**blank, "cells": new}), encoding="utf-8")
     assert repository.main([], copy) == 0
     assert [cell["id"] for cell in cells(path)] == ["title", "bootstrap", "set-up", "imports"]
     (fault,) = repository.faults(copy)
     assert fault == (
-        "notebooks/M08-own-model.ipynb: no link to https://colab.research.google.com/github/"
-        "OWNER/REPO/blob/main/notebooks/M08-own-model.ipynb"
+        "notebooks/M08-9_new.ipynb: no link to https://colab.research.google.com/github/"
+        "OWNER/REPO/blob/main/notebooks/M08-9_new.ipynb"
     )
 
 

@@ -35,8 +35,12 @@ GROUPS = {
     "look up": {"zh": "查閱", "en": "Look up"},
     "package": {"zh": "套件與課程", "en": "Package and course"},
 }
-# How the navigation calls a page whose title is long.
-LABELS = {"project": {"zh": "安裝與執行（英文）", "en": "Install and run"}}
+# How the navigation calls a page whose title is long, or not in its language.
+LABELS = {
+    "zoo": {"zh": "哪些模型走得完（英文）", "en": "Zoo: which models make it"},
+    "runtimes": {"zh": "和其他執行環境比較（英文）", "en": "Beside other runtimes"},
+    "project": {"zh": "安裝與執行（英文）", "en": "Install and run"},
+}
 ENGLISH_ONLY = "這一頁只有英文。\n"
 
 # Those that are named come first, in this order; a page that is new follows them.

@@ -13,6 +13,15 @@ function mark() {
 mark();
 addEventListener("resize", mark);
 
+// The theme has three asides. Two need names to be told apart; the switch in the third has its own.
+document.querySelector(".announcement-content")?.setAttribute("role", "none");
+for (const [name, words] of [
+  [".sidebar-drawer", chinese ? "所有頁面" : "All pages"],
+  [".toc-drawer", chinese ? "本頁內容" : "On this page"],
+]) {
+  document.querySelector(name)?.setAttribute("aria-label", words);
+}
+
 if (chinese) {
   // The theme has no words for these in any other language.
   for (const button of document.querySelectorAll(".theme-toggle")) {
