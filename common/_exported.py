@@ -13,7 +13,7 @@ from torch import fx
 
 from common._journal import note
 from common._source_line import named, source_line
-from common._state import changed_in_place
+from common._state import changed_in_place, passes_memory_on
 from common._text import torch_name
 from common.graph_utils import is_qdq, short
 
@@ -29,7 +29,7 @@ def check_inputs_unchanged(program: torch.export.ExportedProgram) -> None:
     """
     inputs = set(program.graph_signature.user_inputs)
     changed = set(program.graph_signature.user_inputs_to_mutate.values())
-    if not changed and any(changed_in_place(n) in inputs for n in program.graph.nodes):
+    if not changed and any(changed_in_place(n) & inputs for n in program.graph.nodes):
         functional = program.run_decompositions({}).graph_signature
         changed = set(functional.user_inputs_to_mutate.values())
     if changed:
@@ -52,12 +52,61 @@ def functional_where_needed(
     return program
 
 
+def without_ignored_arguments(
+    program: torch.export.ExportedProgram,
+) -> torch.export.ExportedProgram:
+    """Write out the ops of which ExecuTorch's XNNPACK lowering silently ignores an argument.
+
+    ``addmm`` with ``alpha`` or ``beta`` becomes a linear layer without them; bilinear upsampling
+    by a ``scale_factor`` takes the ratio of the sizes, which is another number where they were
+    rounded.
+    """
+    if not any(_addmm_has_factors(n) or _scale_is_rounded(n) for n in program.graph.nodes):
+        return program
+    aten = torch.ops.aten
+    upsample: Any = torch._decomp.get_decompositions([aten.upsample_bilinear2d.vec])
+    (upsampled,) = upsample.values()
+
+    def addmm(bias: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+        if alpha == beta == 1:
+            return NotImplemented
+        product = torch.mm(a, b) * alpha
+        return product if beta == 0 else bias * beta + product
+
+    def upsample_bilinear2d(x: Any, size: Any, align_corners: bool, scales: Any = None) -> Any:
+        if not _are_rounded(x.shape[2:], align_corners, scales):
+            return NotImplemented
+        return upsampled(x, size, align_corners, scales)
+
+    return program.run_decompositions(
+        {aten.addmm.default: addmm, aten.upsample_bilinear2d.vec: upsample_bilinear2d}
+    )
+
+
+def _addmm_has_factors(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.addmm.default and not set(node.kwargs.values()) <= {1}
+
+
+def _scale_is_rounded(node: fx.Node) -> bool:
+    if node.target is not torch.ops.aten.upsample_bilinear2d.vec or len(node.args) < 4:
+        return False
+    x: Any = node.args[0]
+    return _are_rounded(x.meta["val"].shape[2:], node.args[2], node.args[3])
+
+
+def _are_rounded(sizes: Any, align_corners: Any, scales: Any) -> bool:
+    """Whether a size times its scale is no whole number; corners that align need no scale."""
+    if align_corners or scales is None:
+        return False
+    return any(int(n * scale) != n * scale for n, scale in zip(sizes, scales, strict=True))
+
+
 def _is_seen_elsewhere(node: fx.Node) -> bool:
-    if changed_in_place(node) is None:
+    if not _is_in_place(node):
         return False
     reader: fx.Node = node
     while reader.op == "call_function" and reader.args and isinstance(reader.args[0], fx.Node):
-        if reader is not node and not _is_view(reader):
+        if reader is not node and (_is_in_place(reader) or not passes_memory_on(reader)):
             return False
         changed = reader.args[0]
         if set(changed.users) != {reader}:
@@ -66,12 +115,9 @@ def _is_seen_elsewhere(node: fx.Node) -> bool:
     return False
 
 
-def _is_view(node: fx.Node) -> bool:
+def _is_in_place(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(
-        result.alias_info is not None and not result.alias_info.is_write
-        for result in schema.returns
-    )
+    return node.op == "call_function" and schema is not None and schema.is_mutable
 
 
 def check_quantized_float32(program: torch.export.ExportedProgram) -> None:

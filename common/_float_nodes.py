@@ -1,8 +1,12 @@
-"""Only float32 is quantized: integer arithmetic in a model stays as it is.
+"""Only float32 is quantized, and layers only whose weight is fixed: the rest stays as it is.
 
 ``XNNPACKQuantizer`` annotates every ``add``, ``mul``, ``cat`` and what follows them, and turns the
 number in ``ids + 1`` into a float tensor. Indices then arrive at an embedding as floats, and an
 observer gets integers, for which it has no histogram.
+
+It also takes the second argument of every ``linear`` and convolution for a stored weight. One that
+is computed from an input (``F.linear(x, y)``) is then quantized at run time, by a kernel that ends
+the process.
 """
 
 from __future__ import annotations
@@ -13,12 +17,17 @@ import torch
 from torch import fx
 
 from common._journal import note
+from common._state import changed_in_place
+from common.graph_utils import short
 
 _KEY = "quantization_annotation"
+_LAYERS = ("linear", "conv")
 
 
 class FloatNodesOnly:
     """A quantizer that leaves nodes alone which read or return another dtype than float32.
+
+    It also leaves layers alone whose weight is computed when the program runs.
 
     Args:
         quantizer: any PT2E quantizer; it is not changed.
@@ -50,14 +59,19 @@ class FloatNodesOnly:
     def annotate(self, model: fx.GraphModule) -> fx.GraphModule:
         """Let the quantizer annotate, and take back what is not for float32."""
         self._quantizer.annotate(model)
-        left: set[fx.Node] = set()
+        left = _with_computed_weights(model.graph)
+        if left:
+            note("Layers whose weight is computed from an input stay in float32.")
+        for node in left:
+            del node.meta[_KEY]
         while taken := {node for node in model.graph.nodes if _is_to_be_left(node, left)}:
-            for node in taken:
-                del node.meta[_KEY]
+            if not all(map(_all_float32, taken)):
                 note(
                     "The quantizer had annotated ops on integers or next to them; they were left "
                     "as they are."
                 )
+            for node in taken:
+                del node.meta[_KEY]
             left |= taken
         return model
 
@@ -66,12 +80,43 @@ def _is_to_be_left(node: fx.Node, left: set[fx.Node]) -> bool:
     annotation = node.meta.get(_KEY)
     if annotation is None:
         return False
-    read = list(getattr(annotation, "input_qspec_map", None) or ())
-    if not all(_is_float32(n) for n in (node, *read)):
+    if not _all_float32(node):
+        return True
+    inputs = annotation.input_qspec_map or {}
+    # The ReLU of a fused pair has an output alone; its layer has the inputs.
+    if not inputs and left.intersection(node.all_input_nodes):
         return True
     # Two nodes may share one range: without the first, the second has none.
-    specs = [*(annotation.input_qspec_map or {}).values(), annotation.output_qspec]
+    specs = [*inputs.values(), annotation.output_qspec]
     return any(_shared_nodes(spec) & left for spec in specs)
+
+
+def _with_computed_weights(graph: fx.Graph) -> set[fx.Node]:
+    """Return the annotated layers whose weight is not the same at every call."""
+    fixed: set[fx.Node] = set()
+    names = set().union(*map(changed_in_place, graph.nodes))
+    state = {node.target for node in graph.nodes if node.op == "get_attr" and node.name in names}
+    found = set()
+    for node in graph.nodes:
+        if node.op == "get_attr" and node.target not in state:
+            fixed.add(node)
+        if node.op != "call_function":
+            continue
+        random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        # What reads nothing, such as torch.ones, is not folded by convert_pt2e either.
+        if node.all_input_nodes and fixed.issuperset(node.all_input_nodes) and not random:
+            fixed.add(node)
+        if node.meta.get(_KEY) is None or not short(node.target).startswith(_LAYERS):
+            continue
+        weight = (*node.args, None)[1]
+        if isinstance(weight, fx.Node) and weight not in fixed:
+            found.add(node)
+    return found
+
+
+def _all_float32(node: fx.Node) -> bool:
+    read = getattr(node.meta[_KEY], "input_qspec_map", None) or ()
+    return all(_is_float32(n) for n in (node, *read))
 
 
 def _shared_nodes(spec: Any) -> set[fx.Node]:

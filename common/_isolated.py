@@ -37,6 +37,13 @@ SECONDS = 20.0
 START_SECONDS = 180.0
 """Time for a worker to start, which imports torch."""
 
+_DAMAGED = ("the program is damaged", "Export it again, or copy the file again.")
+_NEW = (
+    "the program ends the process that runs it",
+    "An op outside the delegates or a delegate meets what it cannot compute: lower parts of the "
+    "model to find it.",
+)
+
 _VERDICTS: dict[tuple[bytes, str], Problem | None] = {}
 _CHECKING = threading.Lock()
 
@@ -56,8 +63,9 @@ def check_isolated(data: bytes, program: Any, method: str, *, may_fail: bool = F
         data: the program.
         program: what ``read_description(data)`` returned.
         method: the method that is wanted; the others are tried as well.
-        may_fail: accept a method that fails on zeros with an error code: nothing is wrong with a
-            program for which zeros are no valid input.
+        may_fail: the program was made just now. A method that fails on zeros with an error code
+            is accepted: nothing is wrong with a program for which zeros are no valid input. And
+            one that ends the process is not called damaged.
 
     Raises:
         PteFormatError: the program ends that process or fails in it.
@@ -68,8 +76,13 @@ def check_isolated(data: bytes, program: Any, method: str, *, may_fail: bool = F
         if key not in _VERDICTS:
             _VERDICTS[key] = _look(_trial(data, program, method))
         problem = _VERDICTS[key]
-    if problem and not (may_fail and problem.kind == "failure"):
-        raise (PteLoadError if problem.kind == "load" else PteFormatError)(problem.text)
+    if problem is None or (may_fail and problem.kind == "failure"):
+        return
+    said = problem.text
+    if problem.kind == "death":
+        what, then = _NEW if may_fail else _DAMAGED
+        said = f"{what}: {said} {then}"
+    raise (PteLoadError if problem.kind == "load" else PteFormatError)(said)
 
 
 def _trial(data: bytes, program: Any, method: str) -> Trial:
@@ -103,9 +116,8 @@ def _look(trial: Trial) -> Problem | None:
         ) from None
     except _Ended as how:
         return Problem(
-            "damage",
-            f"the program is damaged: a child process that loaded it and ran it on zeros {how}. "
-            "It was not loaded here. Export it again, or copy the file again.",
+            "death",
+            f"a child process that loaded it and ran it on zeros {how}. It was not loaded here.",
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from common._errors import QuantizationError
+from common._errors import QuantizationError, VerificationError
 from common._example import traceable
 from common._exported import (
     check_inputs_unchanged,
@@ -20,12 +20,28 @@ from common._exported import (
     functional_where_needed,
     make_contiguous,
     row_major_nonzero,
+    without_ignored_arguments,
 )
 from common._exports import export
 from common._float_nodes import FloatNodesOnly
 from common._journal import step
 from common._lowering_words import in_words
+from common._names import (
+    check_default_dtype,
+    check_names,
+    plain_tensors,
+    without_inference_tensors,
+)
 from common._observers import check_observed, check_scales, only_finite
+from common._one_at_a_time import one_at_a_time
+from common._pad_pass import float_pads_kept
+from common._partitioner import one_reader_each, partitioner
+from common._portable import (
+    check_kernels_exist,
+    check_kernels_take,
+    check_no_renorm,
+    refused_by_a_kernel,
+)
 from common._prepared import check_unchanged, folded_twice, run_float
 from common._shapes import shapes_entry
 from common._shared_constants import shares_weights, unshare
@@ -35,8 +51,10 @@ from common._signature import (
     check_graph_takes,
     check_storable,
     in_order_of_forward,
+    is_pair,
     signature_of,
 )
+from common._size_one import check_size_one
 from common._state import (
     keep_initial_state,
     own_buffers,
@@ -68,13 +86,25 @@ class Lowered(_EdgeAndPte):
         verification: how the program compares with its graph; None where it was not verified.
     """
 
-    verification: Verification | None
+    verification: Verification | None = None
 
     def __new__(cls, edge: Any, pte: bytes, verification: Verification | None = None) -> Lowered:
         """Make the tuple of two, and keep the third value as an attribute."""
         lowered = super().__new__(cls, edge, pte)
         lowered.verification = verification
         return lowered
+
+    def __copy__(self) -> Lowered:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lowered:
+        return Lowered(copy.deepcopy(self.edge, memo), self.pte, self.verification)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "what lower_to_xnnpack returns cannot be pickled, since ExecuTorch's edge program "
+            "cannot. Keep the program: save_pte(lowered.pte, path), or pickle lowered.pte."
+        )
 
 
 class DelegationSummary(NamedTuple):
@@ -101,6 +131,7 @@ class DelegationSummary(NamedTuple):
         )
 
 
+@one_at_a_time
 def xnnpack_ptq(
     model: torch.nn.Module,
     example_inputs: tuple[Any, ...],
@@ -158,6 +189,10 @@ def xnnpack_ptq(
     """
     check_example(example_inputs)
     check_eval(model)
+    check_names(model)
+    check_default_dtype()
+    model, example_inputs = without_inference_tensors(model), plain_tensors(example_inputs)
+    example_kwargs = plain_tensors(example_kwargs)
     example = Inputs(example_inputs, in_order_of_forward(model, example_inputs, example_kwargs))
     _check_float32(model, example)
     if quantizer is None:
@@ -172,6 +207,8 @@ def xnnpack_ptq(
     )
     exported = export(model, traced, dynamic_shapes)
     check_inputs_unchanged(exported)
+    check_no_renorm(exported)
+    check_size_one(model, exported, traced)
     program, changed = with_state_outside(functional_where_needed(exported))
     with state_kept(model, changed):
         graph: Any = program.module()
@@ -195,6 +232,7 @@ def xnnpack_ptq(
     return converted
 
 
+@one_at_a_time
 def lower_to_xnnpack(
     gm: torch.nn.Module,
     example_inputs: tuple[Any, ...],
@@ -247,6 +285,10 @@ def lower_to_xnnpack(
     """
     check_example(example_inputs)
     check_eval(gm)
+    check_names(gm)
+    check_default_dtype()
+    gm, example_inputs = without_inference_tensors(gm), plain_tensors(example_inputs)
+    example_kwargs = plain_tensors(example_kwargs)
     example = Inputs(example_inputs, in_order_of_forward(gm, example_inputs, example_kwargs))
     unshared = unshare(gm)
     traced = traceable(gm, example, dynamic_shapes)
@@ -256,20 +298,25 @@ def lower_to_xnnpack(
         program = _export(unshared, traced, dynamic_shapes)
         if shares_weights(program):
             program = _export(unshare(program.module()), traced, dynamic_shapes)
+        program = without_ignored_arguments(program)
     _check_bounded(program)
     check_storable(program)
     check_inputs_unchanged(program)
+    check_kernels_take(program)
+    check_size_one(gm, program, traced)
     check_quantized_float32(program)
     make_contiguous(program)
+    one_reader_each(program)
     with (
         step("delegate"),
         in_words(program),
         row_major_nonzero(),
         without_unused_patterns(program),
+        float_pads_kept(),
     ):
         edge = to_edge_transform_and_lower(
             program,
-            partitioner=[_partitioner()],
+            partitioner=[partitioner()],
             constant_methods=shapes_entry(program) or None,
         )
     check_layouts(edge.exported_program())
@@ -284,15 +331,20 @@ def lower_to_xnnpack(
         without_state_warning(),
         torch.no_grad(),
     ):
-        pte = edge.to_executorch().buffer
+        planned = edge.to_executorch()
+        pte = planned.buffer
     if verify is None:
         verify = is_small(program)
     if verify is False:
         return Lowered(edge, pte)
     inputs = None if verify is True else verify
-    if inputs is not None and example_kwargs is not None:
-        inputs = [Inputs(*pair) for pair in inputs]
-    found = verify_lowered(pte, gm, program, traced, inputs=inputs, fp32=fp32)
+    check_kernels_exist(planned)
+    try:
+        found = verify_lowered(pte, gm, program, traced, inputs=inputs, fp32=fp32)
+    except VerificationError as error:
+        if (refused := refused_by_a_kernel(planned, str(error))) is not None:
+            raise refused from error
+        raise
     return Lowered(edge, pte, found)
 
 
@@ -409,7 +461,7 @@ def _batches(
 def _checked_batch(n: int, batch: Any, example: Inputs, *, static: bool, paired: bool) -> Inputs:
     """Return a batch in the structure of the example."""
     where = f"calibration batch {n}"
-    if paired and not _is_pair(batch):
+    if paired and not is_pair(batch):
         raise TypeError(
             f"{where}: expected a pair (args, kwargs) of a tuple and a dict, since there are "
             f"example_kwargs; got {type(batch).__name__}"
@@ -435,15 +487,6 @@ def _checked_batch(n: int, batch: Any, example: Inputs, *, static: bool, paired:
     checked = pytree.tree_unflatten(leaves, structure)
     assert isinstance(checked, Inputs)
     return checked
-
-
-def _is_pair(batch: Any) -> bool:
-    return (
-        isinstance(batch, tuple)
-        and len(batch) == 2
-        and isinstance(batch[0], tuple)
-        and isinstance(batch[1], dict)
-    )
 
 
 def _check_leaf(where: str, value: Any, like: Any, static: bool) -> None:
@@ -488,18 +531,6 @@ def course_digits(example: Inputs) -> Iterator[tuple[torch.Tensor]]:
     return calibration_batches(x.shape[0])
 
 
-def _partitioner() -> Any:
-    """Return XNNPACK's partitioner, which says when it is asked."""
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-
-    class Partitioner(XnnpackPartitioner):  # type: ignore[misc]
-        def partition(self, exported_program: Any) -> Any:
-            with step("partition"):
-                return super().partition(exported_program)
-
-    return Partitioner()
-
-
 def _export(
     model: torch.nn.Module, example: Inputs, dynamic_shapes: Any
 ) -> torch.export.ExportedProgram:
@@ -519,7 +550,16 @@ def _export(
 
 
 def _check_bounded(program: torch.export.ExportedProgram) -> None:
+    used = {
+        symbol
+        for node in program.graph.nodes
+        for size in getattr(node.meta.get("val"), "shape", ())
+        if not isinstance(size, int)
+        for symbol in size.node.expr.free_symbols
+    }
     for symbol, bounds in program.range_constraints.items():
+        if symbol not in used:  # a decomposition can leave one behind
+            continue
         if not bounds.is_int or bounds.upper > 2**31:
             raise ValueError(
                 f"dynamic dimension {symbol} has no upper bound, but memory is planned for the "

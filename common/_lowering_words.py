@@ -23,6 +23,11 @@ _ADVICE = (
         "forward returns a weight as it is. Return a copy, self.weight.clone(), or take the weight "
         "from the model instead.",
     ),
+    (
+        r"already in the inputs",
+        "A copy of a buffer that forward changes, self.buffer.clone(), would leave the delegate "
+        "twice. Write self.buffer + 0.0, or return self.buffer itself.",
+    ),
     (r"graph_output_allocated not set", "forward must return at least one tensor or number."),
     (
         r"not in Core ATen opset|Missing out variants",

@@ -284,8 +284,8 @@ def method_specs(plan: Any, bounds: Bounds | None) -> tuple[Specs, Specs]:
 def output_structure(plan: Any) -> pytree.TreeSpec | None:
     """Return the structure of what the model's ``forward`` returned, as the file stores it.
 
-    ``None`` where there is none to restore: a tensor, a tuple of tensors, a file without the
-    entry, or one whose outputs are more than the model's (ExecuTorch adds changed inputs).
+    ``None`` for a file without the entry, or one whose outputs are more than the model's
+    (ExecuTorch adds changed inputs).
     """
     try:
         spec = pytree.treespec_loads(plan.container_meta_type.encoded_out_str)
@@ -293,8 +293,13 @@ def output_structure(plan: Any) -> pytree.TreeSpec | None:
         AttributeError, KeyError, NotImplementedError, RecursionError, TypeError, ValueError
     ):  # fmt: skip
         return None  # written by another tool, or for a type that is not known here
-    flat = spec.is_leaf() or (spec.type is tuple and spec.num_leaves == spec.num_children)
-    return None if flat or spec.num_leaves != len(plan.outputs) else spec
+    return spec if spec.num_leaves == len(plan.outputs) else None
+
+
+def is_nested(spec: pytree.TreeSpec) -> bool:
+    """Tell whether outputs are more than a tensor, or a tuple of tensors."""
+    flat = spec.type is tuple and all(child.is_leaf() for child in spec.children())
+    return not (spec.is_leaf() or flat)
 
 
 def operator_names(plan: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""A Q/DQ graph without its rounding: what the same network computes where int8 costs nothing."""
+"""A graph without its rounding: what the same network computes where precision costs nothing."""
 
 from __future__ import annotations
 
@@ -41,6 +41,30 @@ def without_rounding(graph: fx.GraphModule) -> fx.GraphModule | None:
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph if pairs else None
+
+
+def in_float64(graph: fx.GraphModule) -> fx.GraphModule:
+    """Return a graph of float ops in double precision; it takes float64 inputs.
+
+    Args:
+        graph: a graph without quantization; it is not changed.
+    """
+    graph = copy.deepcopy(graph).double()
+    for module in graph.modules():  # constants that are plain attributes
+        for name, value in list(module.__dict__.items()):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                setattr(module, name, value.double())
+    for node in graph.graph.nodes:
+        if short(node.target) == "_assert_tensor_metadata":
+            graph.graph.erase_node(node)
+            continue
+        node.args, node.kwargs = pytree.tree_map_only(
+            torch.dtype,
+            lambda dtype: torch.float64 if dtype.is_floating_point else dtype,
+            (node.args, node.kwargs),
+        )
+    graph.recompile()
+    return graph
 
 
 def is_dynamic(graph: fx.GraphModule) -> bool:

@@ -17,6 +17,7 @@ from common._pte_file import (
     ScalarSpec,
     TensorSpec,
     find_plan,
+    is_nested,
     method_specs,
     operator_names,
     output_structure,
@@ -71,7 +72,8 @@ class PteRunner:
         ValueError: the program has no such method.
 
     Note:
-        A NaN that goes into an int8 delegate comes out as an ordinary number: see ``refuse_nan``.
+        A NaN that goes into an int8 delegate comes out as an ordinary number, and XNNPACK's
+        ``max_pool2d``, ``maximum`` and ``minimum`` drop one in float32 as well: see ``refuse_nan``.
         ExecuTorch holds the GIL while it runs: threads do not make it faster.
 
     Example:
@@ -113,7 +115,8 @@ class PteRunner:
             raise PteFormatError(f"the program is damaged: {error!r}") from error
         self.delegates = tuple(d.id for d in plan.delegates)
         self._method_name = method
-        self._structure = output_structure(plan)
+        self._returns = output_structure(plan)
+        self._structure = self._returns if self._returns and is_nested(self._returns) else None
         self._signature = read_signature(plan)
         flat = tuple(f"input {i}" for i in range(len(self.inputs)))
         self._labels = self._signature.labels if self._signature else flat
@@ -208,6 +211,11 @@ class PteRunner:
             f": {specs}" if specs else ""
         )
 
+    def _find_misfit(self, values: Sequence[Any]) -> str | None:
+        """Say which size does not fit the others; ``None`` where all do, or nothing is known."""
+        shapes = [getattr(value, "shape", ()) for value in values]
+        return self._bounds.find_problem(shapes, self._labels) if self._bounds else None
+
     def _in_order(self, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Sequence[Any]:
         """Put the inputs of a call into the program's order."""
         signature = self._signature
@@ -240,7 +248,8 @@ class PteRunner:
         if self._refuse_nan and _has_nan(x):
             raise ValueError(
                 f"{label}: holds a NaN, first at index {tuple(x.isnan().nonzero()[0].tolist())}. "
-                "An int8 delegate would make an ordinary number of it. Clean the data first."
+                "An int8 delegate, or a float32 max_pool2d, maximum or minimum of XNNPACK, would "
+                "make an ordinary number of it. Clean the data first."
             )
         return x
 

@@ -38,19 +38,43 @@ def fresh_inputs(
     generator = torch.Generator().manual_seed(0)
     yield [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in example]
     for n in range(1, count):
-        shapes = _shapes(program, largest=n % 2 == 1)
+        shapes = _shapes(program, _at_bounds(program, largest=n % 2 == 1))
         yield [
             _changed(x, shape or x.shape, limits, generator) if isinstance(x, torch.Tensor) else x
             for x, shape, limits in zip(example, shapes, ranges, strict=True)
         ]
 
 
-def _shapes(
-    program: torch.export.ExportedProgram, *, largest: bool
-) -> list[tuple[int, ...] | None]:
-    """Shape of each input at the upper or lower bound, or None where nothing is dynamic."""
+def with_a_size_of_one(
+    program: torch.export.ExportedProgram, example: Sequence[Any]
+) -> Iterator[Values]:
+    """Make inputs in which a dynamic dimension is 1: each that may be, and all that may be.
+
+    Args:
+        program: tells which dimensions are dynamic, and their bounds.
+        example: flat inputs.
+    """
     bounds = program.range_constraints
-    sizes = {s: int(b.upper) if largest else max(1, int(b.lower)) for s, b in bounds.items()}
+    one = {symbol: 1 for symbol, bound in bounds.items() if bound.lower <= 1 <= bound.upper}
+    generator = torch.Generator().manual_seed(0)
+    choices = [{symbol: 1} for symbol in one] if len(one) > 1 else []
+    for sizes in [one, *choices] if one else []:
+        shapes = _shapes(program, sizes)
+        yield [
+            _changed(x, shape, None, generator) if isinstance(x, torch.Tensor) and shape else x
+            for x, shape in zip(example, shapes, strict=True)
+        ]
+
+
+def _at_bounds(program: torch.export.ExportedProgram, *, largest: bool) -> dict[Any, int]:
+    bounds = program.range_constraints
+    return {s: int(b.upper) if largest else max(1, int(b.lower)) for s, b in bounds.items()}
+
+
+def _shapes(
+    program: torch.export.ExportedProgram, sizes: dict[Any, int]
+) -> list[tuple[int, ...] | None]:
+    """Shape of each input for these sizes, or None where nothing is dynamic."""
     shapes: list[tuple[int, ...] | None] = []
     for node in input_nodes(program):
         value = node.meta.get("val")
@@ -60,7 +84,10 @@ def _shapes(
 
 
 def _size(dim: Any, sizes: dict[Any, int]) -> int:
-    return dim if type(dim) is int else int(dim.node.expr.subs(sizes))
+    if type(dim) is int:
+        return dim
+    size = dim.node.expr.subs(sizes)
+    return int(size) if size.is_Integer else int(dim.node.hint)
 
 
 def _changed(

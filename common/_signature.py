@@ -37,6 +37,16 @@ def call(model: Any, inputs: Inputs | tuple[Any, ...]) -> Any:
     return model(*inputs)
 
 
+def is_pair(batch: Any) -> bool:
+    """Tell whether this is ``(args, kwargs)``, as for a model that takes inputs by name."""
+    return (
+        isinstance(batch, tuple)
+        and len(batch) == 2
+        and isinstance(batch[0], tuple)
+        and isinstance(batch[1], dict)
+    )
+
+
 @dataclass(frozen=True)
 class Signature:
     """The structure of what ``forward`` takes.

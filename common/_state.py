@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import warnings
 from collections.abc import Generator, Iterable
 from typing import Any
@@ -11,6 +12,17 @@ import torch
 from torch import fx
 
 from common._journal import note
+from common.graph_utils import short
+
+# These may return their input or a view of it, and their schema does not say so: found by calling
+# all ops of ATen in torch 2.14.
+_SILENT_VIEWS = {
+    *("_unsafe_view", "alpha_dropout", "atleast_1d", "atleast_2d", "atleast_3d"),
+    *("broadcast_tensors", "cartesian_prod", "conj_physical", "data", "dequantize", "dropout"),
+    *("einsum", "feature_alpha_dropout", "feature_dropout", "lift", "linalg_diagonal"),
+    *("meshgrid", "moveaxis", "sum_to_size", "to_dense", "type_as"),
+    *("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"),
+}
 
 
 @contextlib.contextmanager
@@ -23,6 +35,34 @@ def state_kept(model: torch.nn.Module, names: Iterable[str]) -> Generator[None, 
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
+
+
+@contextlib.contextmanager
+def unchanged(model: torch.nn.Module) -> Generator[None, None, None]:
+    """Let a model run in the block, and be afterwards what it was: buffers and attributes.
+
+    A copy would do, but what holds a lock, or a weight computed by a hook, cannot be copied.
+    """
+    attributes = [(m, dict(m.__dict__), dict(m._buffers)) for m in model.modules()]
+    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for module, before, buffers in attributes:
+            _restore(module.__dict__, before)
+            _restore(module._buffers, buffers)
+        with torch.no_grad():
+            for buffer, value in values:
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
+
+
+def _restore(values: dict[str, Any], before: dict[str, Any]) -> None:
+    for name in values.keys() - before.keys():
+        del values[name]
+    for name, value in before.items():
+        if name not in values or values[name] is not value:
+            values[name] = value
 
 
 def with_state_outside(
@@ -40,22 +80,59 @@ def with_state_outside(
     buffers = set(signature.inputs_to_buffers)
     functional = program
     if not signature.buffers_to_mutate:  # there they are where the program is functional already
-        if not any(changed_in_place(node) in buffers for node in program.graph.nodes):
+        if not any(changed_in_place(node) & buffers for node in program.graph.nodes):
             return program, []
         functional = program.run_decompositions({})
     changed = list(functional.graph_signature.buffers_to_mutate.values())
     return (functional, changed) if changed else (program, [])
 
 
-def changed_in_place(node: fx.Node) -> str | None:
-    """Return the name of the node whose memory an op changes, looking through views."""
+def changed_in_place(node: fx.Node) -> set[str]:
+    """Return the names of the nodes whose memory an op may change, looking through views.
+
+    An op that returns memory of its own ends the search: a ReLU in place behind a convolution
+    changes the convolution's output, and no input.
+    """
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None or not schema.is_mutable:
-        return None
-    changed: Any = node
-    while isinstance(changed, fx.Node) and changed.op == "call_function" and changed.args:
-        changed = changed.args[0]
-    return changed.name if isinstance(changed, fx.Node) else None
+        return set()
+    found: set[str] = set()
+    seen: set[fx.Node] = set()
+    waiting = _written(node, schema)
+    while waiting:
+        changed = waiting.pop()
+        if changed in seen:
+            continue
+        seen.add(changed)
+        if passes_memory_on(changed):
+            waiting += changed.all_input_nodes
+        else:
+            found.add(changed.name)
+    return found
+
+
+def passes_memory_on(node: fx.Node) -> bool:
+    """Tell whether what an op returns may lie in the memory of what it reads."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        return passes_memory_on(node.all_input_nodes[0])
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or short(node.target) in _SILENT_VIEWS:
+        return True
+    return any(result.alias_info is not None for result in schema.returns)
+
+
+def _written(node: fx.Node, schema: Any) -> list[fx.Node]:
+    """Return the arguments that a schema says an op writes to."""
+    values = [
+        node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
+        for i, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    nodes: list[fx.Node] = []
+    fx.map_arg(values, nodes.append)
+    return nodes
 
 
 def own_buffers(graph: torch.nn.Module, model: torch.nn.Module, names: Iterable[str]) -> None:

@@ -42,11 +42,11 @@ class Problem:
 
     Attributes:
         kind: ``load`` when the runtime itself refuses it, ``failure`` when it loads and then
-            fails on zeros, otherwise ``damage``.
+            fails on zeros, ``death`` when the process that tried it ended, otherwise ``damage``.
         text: the same in words.
     """
 
-    kind: Literal["load", "failure", "damage"]
+    kind: Literal["load", "failure", "damage", "death"]
     text: str
 
 

@@ -2,18 +2,14 @@
 
 A ``.pte`` of a Q/DQ graph may differ from it: XNNPACK rounds the bias to an integer and computes
 in integers, so now and then a value falls on the other side of a rounding border, one LSB away,
-and deeper layers pass that on. How much of it is innocent depends on the network. So the network
-itself gives the bound: the same graph **without rounding** (see ``_rounding``) tells how much all
-rounding together changes each output. A ``.pte`` in which few of these values are rounded the
-other way differs by less: over chains of 1 to 16 convolutions by 5 to 27 dB less.
+and deeper layers pass that on. How much of it is innocent is said in ``_agreement``.
 """
 
 from __future__ import annotations
 
-import copy
-import math
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,52 +18,29 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from common._agreement import (
+    TELLING_DB,
+    Output,
+    OutputCheck,
+    check_alike,
+    check_output,
+    not_telling,
+)
 from common._errors import PteError, VerificationError
 from common._isolated import check_isolated
-from common._pte_file import read_description, read_pte
-from common._rounding import input_ranges, is_dynamic, output_scales, without_rounding
+from common._pte_file import find_plan, read_description, read_pte
+from common._rounding import in_float64, input_ranges, is_dynamic, output_scales, without_rounding
 from common._runner import PteRunner
 from common._samples import fresh_inputs
-from common._signature import call
+from common._signature import Inputs, call, is_pair, read_signature
+from common._state import unchanged
 from common._table import ShownAsTable, Table, table
-from common.metrics import lsb_distance, sqnr_db
 
-MARGIN_DB = 6.0
-"""How far below the SQNR of the graph's own rounding a ``.pte`` may be: few outputs make the
-estimate of either uncertain by some dB."""
-FLOAT_DB = 60.0
-"""The least SQNR of a program without quantization. In float32, order of summation and
-approximate functions leave 90 dB and more."""
 N_INPUTS = 4
 SMALL = 5_000_000
 """Parameters and buffers, in values, up to which a program counts as small."""
 
-Outputs = list[torch.Tensor]
-
-
-@dataclass(frozen=True)
-class OutputCheck:
-    """How one output of a ``.pte`` compares with its graph, over all inputs.
-
-    Attributes:
-        index: which output, counted flat from 0.
-        sqnr: in dB; ``inf`` when they are equal.
-        least: the SQNR that rounding explains, in dB, margin included.
-        max_lsb: largest distance in steps of the output's scale; None where the graph does not
-            end in a dequantize node.
-        top1: share of the rows (last dimension) with the same largest entry; None for outputs
-            whose rows hold one entry, and for integers.
-        equal: share of the elements that are equal bit for bit.
-        sqnr_fp32: in dB, of the ``.pte`` against the fp32 model, where one was given.
-    """
-
-    index: int
-    sqnr: float
-    least: float
-    max_lsb: int | None
-    top1: float | None
-    equal: float
-    sqnr_fp32: float | None = None
+Batch = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -90,7 +63,7 @@ class Verification(ShownAsTable):
             (
                 o.index,
                 _decibels(o.sqnr),
-                _decibels(o.least),
+                _decibels(o.least) if o.least >= TELLING_DB else "cannot tell",
                 "-" if o.max_lsb is None else o.max_lsb,
                 f"{o.equal:.1%}",
                 "-" if o.top1 is None else f"{o.top1:.1%}",
@@ -106,7 +79,7 @@ class Verification(ShownAsTable):
 def verify(
     pte: str | os.PathLike[str] | bytes,
     gm: torch.nn.Module,
-    inputs: Iterable[tuple[Any, ...]],
+    inputs: Iterable[Batch],
     *,
     fp32: torch.nn.Module | None = None,
 ) -> Verification:
@@ -116,9 +89,11 @@ def verify(
 
     Args:
         pte: path of the program, or its bytes.
-        gm: what was given to ``lower_to_xnnpack``: a Q/DQ graph or an fp32 model. A copy runs.
-        inputs: tuples as for ``forward``. They run in this order, so that a model with state is
-            compared from state to state.
+        gm: what was given to ``lower_to_xnnpack``: a Q/DQ graph or an fp32 model. Its buffers are
+            restored afterwards.
+        inputs: tuples as for ``forward``; pairs ``(args, kwargs)`` of a tuple and a dict where it
+            takes inputs by name. They run in this order, so that a model with state is compared
+            from state to state.
         fp32: the model before quantization: it tells what quantization and lowering cost
             together. It decides nothing.
 
@@ -128,8 +103,13 @@ def verify(
     Raises:
         VerificationError: an output differs by more than rounding explains (for the bound see
             `OutputCheck.least`), has another shape or dtype, or holds a NaN or an infinity where
-            the graph's does not; or the program cannot be loaded, or fails while it runs.
+            the graph's does not; the outputs have another structure; or the program cannot be
+            loaded, or fails while it runs.
+        TypeError: an item of ``inputs`` is not a tuple, or no pair where one is needed.
         ValueError: ``inputs`` is empty.
+
+    Warns:
+        UserWarning: rounding changes an output by as much as it is large: nothing is proven.
 
     Example:
         >>> from common.executorch_utils import lower_to_xnnpack
@@ -142,33 +122,37 @@ def verify(
         ...
         common._errors.VerificationError: the .pte does not compute what its graph computes: ...
     """
-    batches = _not_empty(inputs)
+    data = read_pte(pte)
+    batches = _checked(data, inputs)
     graph = gm
     if not isinstance(gm, fx.GraphModule):
-        graph = torch.export.export(gm, _cloned(batches[0])).module()
+        args = _cloned(batches[0])
+        args = args if isinstance(args, Inputs) else Inputs(args, {})
+        graph = torch.export.export(gm, *args).module()
     assert isinstance(graph, fx.GraphModule)
-    return compare(read_pte(pte), gm, graph, batches, fp32=fp32)
+    return compare(data, gm, graph, batches, fp32=fp32)
 
 
 def verify_lowered(
     pte: bytes,
     gm: torch.nn.Module,
     program: torch.export.ExportedProgram,
-    example: tuple[Any, ...],
+    example: Batch,
     *,
-    inputs: Iterable[tuple[Any, ...]] | None = None,
+    inputs: Iterable[Batch] | None = None,
     fp32: torch.nn.Module | None = None,
 ) -> Verification:
     """Run ``verify``, by default on the example and on inputs made from it that the graph takes."""
     graph = program.module()
     assert isinstance(graph, fx.GraphModule)
     if inputs is not None:
-        return compare(pte, gm, graph, _not_empty(inputs), fp32=fp32)
+        return compare(pte, gm, graph, _checked(pte, inputs), fp32=fp32)
     leaves, spec = pytree.tree_flatten(example)
     fresh = fresh_inputs(program, leaves, input_ranges(graph), count=N_INPUTS)
-    stateful = bool(program.graph_signature.buffers_to_mutate)
-    batches = _those_that_run(gm, (pytree.tree_unflatten(x, spec) for x in fresh), stateful)
-    return compare(pte, gm, graph, batches, fp32=fp32)
+    runner = _loaded(pte)
+    fitting = (x for x in fresh if runner._find_misfit(x) is None)
+    ran = _run_what_it_takes(gm, (pytree.tree_unflatten(x, spec) for x in fitting))
+    return _compare(runner, graph, *zip(*ran, strict=True), fp32=fp32)
 
 
 def is_small(program: torch.export.ExportedProgram) -> bool:
@@ -180,91 +164,190 @@ def compare(
     pte: bytes,
     gm: torch.nn.Module,
     graph: fx.GraphModule,
-    batches: Sequence[tuple[Any, ...]],
+    batches: Sequence[Batch],
     *,
     fp32: torch.nn.Module | None,
 ) -> Verification:
     """Run all on the same inputs and compare; ``graph`` is ``gm`` as one graph of ATen ops."""
-    exact = without_rounding(graph)
-    in_graph = list(_run(gm, batches))
-    in_exact = in_graph if exact is None else list(_run(exact, batches))
-    in_fp32 = None if fp32 is None else list(_run(fp32, batches))
-    in_pte = _run_pte(pte, batches)
-    n_outputs = len(in_graph[0])
-    if len(in_pte[0]) != n_outputs:
-        raise VerificationError(f"the .pte has {len(in_pte[0])} outputs, its graph {n_outputs}")
+    return _compare(_loaded(pte), graph, batches, _run(gm, batches), fp32=fp32)
+
+
+def _compare(
+    runner: PteRunner,
+    graph: fx.GraphModule,
+    batches: Sequence[Batch],
+    in_graph: Sequence[Any],
+    *,
+    fp32: torch.nn.Module | None,
+) -> Verification:
+    in_pte = _run_pte(runner, batches)
+    _check_structure(in_pte[0], in_graph[0], stored=runner._returns is not None)
     by_row = is_dynamic(graph)
+    pte_leaves, graph_leaves = _leaves(in_pte), _leaves(in_graph)
+    exact, is_quantized = _exact(graph, batches)
+    fp32_leaves = None if fp32 is None else _leaves(_run(fp32, batches))
     checks = []
     for i, scale in enumerate(output_scales(graph)):
-        for n, (ours, theirs) in enumerate(zip(in_pte, in_graph, strict=True)):
-            _check_alike(f"input {n}, output {i}", ours[i], theirs[i])
-        got, expected, unrounded = (_column(runs, i) for runs in (in_pte, in_graph, in_exact))
-        least = FLOAT_DB
-        if exact is not None:
-            least = min(least, _sqnr(unrounded, expected) - MARGIN_DB)
-        to_fp32 = None if in_fp32 is None else _sqnr(_column(in_fp32, i), got)
-        reference = unrounded if by_row else expected
-        checks.append(_compare(i, got, reference, least, scale, to_fp32))
+        for n, (ours, theirs) in enumerate(zip(pte_leaves, graph_leaves, strict=True)):
+            check_alike(f"input {n}, output {i}", ours[i], theirs[i])
+        expected = _column(graph_leaves, i)
+        output = Output(
+            pte=_column(pte_leaves, i),
+            graph=expected,
+            exact=_like(expected, exact, i),
+            fp32=_like(expected, fp32_leaves, i),
+            scale=scale,
+            is_quantized=is_quantized,
+            by_row=by_row,
+        )
+        check = check_output(i, output)
+        if not check.is_telling:
+            warnings.warn(not_telling(check), stacklevel=4)
+        checks.append(check)
     name = "graph without rounding" if by_row else "graph"
     return Verification(tuple(checks), len(batches), name)
 
 
-def _not_empty(inputs: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    batches = list(inputs)
+def _checked(pte: bytes, inputs: Iterable[Batch]) -> list[Batch]:
+    """Return inputs as they are called: ``Inputs`` where the program takes some by name."""
+    signature = read_signature(find_plan(read_description(pte), "forward"))
+    batches: list[Batch] = []
+    for n, batch in enumerate(inputs):
+        if not isinstance(batch, tuple):
+            raise TypeError(
+                f"inputs to verify with: item {n}: expected a tuple of inputs, got "
+                f"{type(batch).__name__}. Write (x,) for one tensor."
+            )
+        if signature is not None and signature.kwargs:
+            if not is_pair(batch):
+                names = ", ".join(signature.kwargs)
+                raise TypeError(
+                    f"inputs to verify with: item {n}: expected a pair (args, kwargs) of a tuple "
+                    f"and a dict, since the program takes {names} by name"
+                )
+            batch = Inputs(*batch)
+        batches.append(batch)
     if not batches:
         raise ValueError("inputs to verify with: expected at least one tuple of inputs, got none")
     return batches
 
 
-def _those_that_run(
-    gm: torch.nn.Module, batches: Iterator[tuple[Any, ...]], stateful: bool
-) -> list[tuple[Any, ...]]:
-    good = [next(batches)]  # the example: torch.export has run it
-    for batch in batches:
-        try:
-            (outputs,) = _run(gm, [batch])
-        except Exception:  # a model can refuse an input with any exception
-            if stateful:
-                break
-            continue
-        if all(torch.isfinite(x).all() for x in outputs):
-            good.append(batch)
-    return good
-
-
-def _run(module: torch.nn.Module, batches: Iterable[tuple[Any, ...]]) -> Iterator[Outputs]:
-    module = copy.deepcopy(module)  # one with state starts from the state it has
-    with torch.no_grad():
-        for batch in batches:
-            yield _leaves(call(module, _cloned(batch)))
-
-
-def _run_pte(pte: bytes, batches: Sequence[tuple[Any, ...]]) -> list[Outputs]:
+def _loaded(pte: bytes) -> PteRunner:
     try:
         if sys.platform == "linux":  # elsewhere it takes longer than to lower a small model
             check_isolated(pte, read_description(pte), "forward", may_fail=True)
-        runner = PteRunner(pte)
-        return [_leaves(call(runner, _cloned(batch))) for batch in batches]
+        return PteRunner(pte)
+    except PteError as error:
+        raise _does_not_run(error) from error
+
+
+def _does_not_run(error: Exception) -> VerificationError:
+    return VerificationError(
+        f"the .pte does not run on inputs that its graph takes: {error}\n"
+        "verify=False returns the program all the same."
+    )
+
+
+def _run_pte(runner: PteRunner, batches: Sequence[Batch]) -> list[Any]:
+    try:
+        return [call(runner, _cloned(batch)) for batch in batches]
     except (PteError, ValueError, TypeError) as error:
-        raise VerificationError(
-            f"the .pte does not run on inputs that its graph takes: {error}\n"
-            "verify=False returns the program all the same."
-        ) from error
+        raise _does_not_run(error) from error
 
 
-def _cloned(batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    cloned: tuple[Any, ...] = pytree.tree_map_only(torch.Tensor, torch.clone, batch)
+def _run(module: torch.nn.Module, batches: Iterable[Batch]) -> list[Any]:
+    with unchanged(module), torch.no_grad():
+        return [_own(call(module, _cloned(batch))) for batch in batches]
+
+
+def _run_what_it_takes(
+    module: torch.nn.Module, batches: Iterator[Batch]
+) -> list[tuple[Batch, Any]]:
+    """Run the example, and what was made from it as long as the model takes it."""
+    has_state = next(module.buffers(), None) is not None
+    ran: list[tuple[Batch, Any]] = []
+    with unchanged(module), torch.no_grad():
+        for batch in batches:
+            try:
+                outputs = _own(call(module, _cloned(batch)))
+            except Exception:  # a model can refuse an input with any exception
+                if not ran:  # the example, which torch.export has run
+                    raise
+                outputs = None
+            if not ran or (outputs is not None and _is_finite(outputs)):
+                ran.append((batch, outputs))
+            elif has_state:
+                break  # it may be in a state that the program will not be in
+    return ran
+
+
+def _exact(
+    graph: fx.GraphModule, batches: Sequence[Batch]
+) -> tuple[list[list[torch.Tensor]] | None, bool]:
+    """Run a graph without rounding, or, where no value is quantized, in float64.
+
+    Returns:
+        The outputs of each run, None where it cannot be done; and whether values are quantized.
+    """
+    exact = without_rounding(graph)
+    if exact is not None:
+        return _leaves(_run(exact, batches)), True
+    try:
+        wide = pytree.tree_map_only(torch.Tensor, _wide, batches)
+        return _leaves(_run(in_float64(graph), wide)), False
+    except Exception:  # an op that is not there in float64, or a graph that names float32
+        return None, False
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x.double() if x.is_floating_point() else x
+
+
+def _cloned(batch: Batch) -> Batch:
+    cloned: Batch = pytree.tree_map_only(torch.Tensor, torch.clone, batch)
     return cloned
 
 
-def _leaves(outputs: Any) -> Outputs:
-    leaves = pytree.tree_leaves(outputs)
+def _own(outputs: Any) -> Any:
+    """Copy what may be the model's state, or a view of an input."""
+    return pytree.tree_map_only(torch.Tensor, lambda x: x.detach().clone(), outputs)
+
+
+def _leaves(runs: Iterable[Any]) -> list[list[torch.Tensor]]:
     # None, which forward may return, is compared as a tensor without elements
-    values = [torch.empty(0) if x is None else x for x in leaves]
-    return [x.detach() if isinstance(x, torch.Tensor) else torch.tensor(x) for x in values]
+    return [
+        [torch.empty(0) if x is None else torch.as_tensor(x) for x in pytree.tree_leaves(outputs)]
+        for outputs in runs
+    ]
 
 
-def _column(runs: Sequence[Outputs], i: int) -> torch.Tensor:
+def _is_finite(outputs: Any) -> bool:
+    return all(bool(torch.isfinite(x).all()) for x in _leaves([outputs])[0])
+
+
+def _check_structure(got: Any, expected: Any, *, stored: bool) -> None:
+    ours, theirs = pytree.tree_structure(got), pytree.tree_structure(expected)
+    if ours.num_leaves != theirs.num_leaves:
+        raise VerificationError(
+            f"the .pte has {ours.num_leaves} outputs, its graph {theirs.num_leaves}"
+        )
+    if theirs == pytree.tree_structure((None,)):
+        theirs = pytree.tree_structure(None)  # one output comes back as a tensor
+    if stored and ours != theirs:
+        raise VerificationError(f"the .pte returns the structure {ours}, its graph {theirs}")
+
+
+def _like(
+    expected: torch.Tensor, runs: Sequence[list[torch.Tensor]] | None, i: int
+) -> torch.Tensor | None:
+    """Return one output of other runs; None where it has other sizes, as values decide them."""
+    if runs is None or any(len(outputs) <= i for outputs in runs):
+        return None
+    column = _column(runs, i)
+    return column if column.shape == expected.shape else None
+
+
+def _column(runs: Sequence[list[torch.Tensor]], i: int) -> torch.Tensor:
     """One output over all inputs; rows stay rows where they have the same length."""
     values = [outputs[i] for outputs in runs]
     widths = {x.shape[-1] if x.dim() else 1 for x in values}
@@ -272,65 +355,5 @@ def _column(runs: Sequence[Outputs], i: int) -> torch.Tensor:
     return torch.cat([x.reshape(-1, width) if x.numel() else x.new_empty(0, width) for x in values])
 
 
-def _check_alike(where: str, got: torch.Tensor, expected: torch.Tensor) -> None:
-    if got.dtype != expected.dtype or got.shape != expected.shape:
-        raise VerificationError(
-            f"{where}: the .pte gives {tuple(got.shape)} {got.dtype}, "
-            f"its graph {tuple(expected.shape)} {expected.dtype}"
-        )
-    ours, theirs = torch.isfinite(got), torch.isfinite(expected)
-    if not torch.equal(ours, theirs):
-        raise VerificationError(
-            f"{where}: {(~ours).sum()} NaN or infinite values in the .pte, "
-            f"{(~theirs).sum()} in its graph, of {got.numel()}, at different places. "
-            "A quantized program gives finite values for a NaN."
-        )
-
-
-def _compare(
-    i: int,
-    got: torch.Tensor,
-    expected: torch.Tensor,
-    least: float,
-    scale: float | None,
-    sqnr_fp32: float | None,
-) -> OutputCheck:
-    finite = torch.isfinite(expected)
-    equal = (got == expected)[finite].double().mean().item() if finite.any() else 1.0
-    real = got.is_floating_point()
-    steps = None
-    if scale is not None and finite.any():
-        steps = int(lsb_distance(got[finite], expected[finite], scale).max().item())
-    top1 = None
-    if real and got.shape[1] > 1 and len(got):
-        top1 = (got.argmax(1) == expected.argmax(1)).double().mean().item()
-    check = OutputCheck(i, _sqnr(expected, got), least, steps, top1, equal, sqnr_fp32)
-    if real:
-        # One step is what a single rounding may differ by, however few values there are.
-        wrong = check.sqnr < least and (steps is None or steps > 1)
-    else:
-        # A position or a class: equal or not. After int8 two candidates are often equally good.
-        wrong = equal < (0.98 if least == FLOAT_DB else 0.5)
-    if wrong:
-        lsb = "" if steps is None else f", at most {steps} LSB apart"
-        raise VerificationError(
-            f"the .pte does not compute what its graph computes: output {i} agrees with "
-            f"{check.sqnr:.1f} dB ({equal:.1%} of the elements are equal{lsb}), where rounding "
-            f"explains no less than {least:.1f} dB. Do not use this program. Lower parts of the "
-            "model to find the op; verify=False returns the program all the same."
-        )
-    return check
-
-
-def _sqnr(reference: torch.Tensor, actual: torch.Tensor) -> float:
-    finite = torch.isfinite(reference) & torch.isfinite(actual)
-    if not finite.any():
-        return math.inf
-    reference, actual = reference[finite], actual[finite]
-    if not reference.any() and actual.double().abs().max() <= 1e-6:
-        return math.inf  # zeros: no signal to measure noise by
-    return sqnr_db(reference, actual)
-
-
 def _decibels(value: float | None) -> str:
-    return "-" if value is None else "equal" if value == math.inf else f"{value:.1f} dB"
+    return "-" if value is None else "equal" if value == float("inf") else f"{value:.1f} dB"

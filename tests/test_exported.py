@@ -7,21 +7,27 @@ from typing import Any
 
 import pytest
 import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
 from torch import nn
 from torch.nn import functional as F
 
 from common._exported import (
+    check_inputs_unchanged,
     check_quantized_float32,
     functional_where_needed,
     make_contiguous,
+    without_ignored_arguments,
 )
 from common._lowering_words import in_words
+from common._state import changed_in_place, with_state_outside
 from common.executorch_utils import (
     LoweringError,
     PteRunner,
     lower_to_xnnpack,
     xnnpack_ptq,
 )
+from common.graph_utils import op_counts
 from common.metrics import sqnr_db
 from tests.programs import Program, image, linear, portable, quantized_conv, raw, rows
 from tests.test_float_nodes import raw_ptq
@@ -178,12 +184,99 @@ def test_changes_in_place_of_what_is_no_input(one_thread: None) -> None:
     assert sqnr_db(model(y, x), qdq(y, x)) > 30
 
 
+SILENT_VIEWS: dict[str, Any] = {  # the first three have schemas that do not say so
+    "dropout": lambda x: F.dropout(x, 0.5, training=False),
+    "feature_dropout": lambda x: F.dropout2d(x.view(1, 2, 2, 3), 0.5, training=False),
+    "atleast_1d": torch.atleast_1d,
+    "chunk": lambda x: x.chunk(2)[1],
+    "reshape": lambda x: x.reshape(-1)[1:3],
+}
+
+
+class Doubled(nn.Module):
+    """Changes what a function returns."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.function(x)
+        y.mul_(2)
+        return y + 1
+
+
+@pytest.mark.parametrize("name", SILENT_VIEWS)
+def test_views_that_do_not_say_so(name: str) -> None:
+    model, x = Doubled(SILENT_VIEWS[name]).eval(), rows(2)
+    model(changed := x.clone())
+    assert not torch.equal(changed, x)
+    with pytest.raises(ValueError, match="changes its input x in place"):
+        check_inputs_unchanged(torch.export.export(model, (x,)))
+
+
+def test_what_is_not_seen_elsewhere_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ReLU in place behind a layer: to decompose the program would take longer than to export."""
+    layers = [nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU6(inplace=True)]
+    program = torch.export.export(nn.Sequential(*layers * 2).eval(), (image(),))
+    for node in program.graph.nodes:
+        assert changed_in_place(node) <= {"batch_norm", "batch_norm_1"}
+    monkeypatch.delattr(torch.export.ExportedProgram, "run_decompositions")
+    check_inputs_unchanged(program)
+    assert with_state_outside(program) == (program, [])
+
+
 def test_a_relu_in_place_is_exported_as_ever() -> None:
     model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU(inplace=True), nn.Conv2d(3, 3, 1)).eval()
     residual = Residual().eval()
     for net in (model, residual):
         program = torch.export.export(net, (image(),))
         assert functional_where_needed(program) is program
+
+
+# --- arguments that XNNPACK's lowering does not look at
+
+
+class Arguments(nn.Module):
+    """Products with factors, and upsampling by factors that the sizes do not show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        weights = torch.randn(3, 6, 2, generator=generator)
+        self.w, self.v, self.u = (nn.Parameter(w.clone()) for w in weights)
+        self.b, self.nan = nn.Parameter(torch.ones(2)), nn.Parameter(torch.full((2,), torch.nan))
+        self.c = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            torch.addmm(self.b, x, self.w, beta=0.5, alpha=2),
+            torch.addmm(self.nan, x, self.v, beta=0, alpha=2),
+            torch.addmm(self.c, x, self.u),
+            F.interpolate(y, scale_factor=1.7, mode="bilinear"),
+            F.interpolate(y, scale_factor=2, mode="bilinear"),
+            F.interpolate(y, scale_factor=1.7, mode="bilinear", align_corners=True),
+        )
+
+
+def test_arguments_that_lowering_ignores(one_thread: None) -> None:
+    example = (rows(2), image()[..., :5].contiguous())
+    program = torch.export.export(Arguments(), example)
+    wanted = Arguments()(*example)
+
+    def wrong(pte: bytes) -> list[int]:
+        found = PteRunner(pte)(*example)
+        return [
+            i for i, (a, b) in enumerate(zip(wanted, found, strict=True)) if not sqnr_db(a, b) > 80
+        ]
+
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    assert wrong(edge.to_executorch().buffer) == [0, 1, 3]  # ExecuTorch itself
+    assert wrong(lower_to_xnnpack(Arguments().eval(), example).pte) == []
+    mended = op_counts(without_ignored_arguments(program).graph_module)
+    assert (mended["addmm"], mended["upsample_bilinear2d"]) == (1, 2)
+    plain = torch.export.export(nn.Linear(6, 2), (rows(2),))
+    assert without_ignored_arguments(plain) is plain
 
 
 # --- outputs
@@ -236,7 +329,22 @@ class Complex(nn.Module):
         return torch.view_as_real(x * self.turn)
 
 
+class State(nn.Module):
+    """Returns a copy of what it has just changed."""
+
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(2, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.add_(x)
+        return self.seen.clone()
+
+
 REFUSED: dict[str, tuple[nn.Module, torch.Tensor, str]] = {
+    "a copy of state": (State(), rows(2), r"Write self\.buffer \+ 0\.0, or return self\.buffer it"),
     "a weight": (WeightOut(), rows(2), r"returns a weight as it is\. .*self\.weight\.clone\(\)"),
     "complex": (Complex(), rows(2), r"turn is complex64\. Call \.float\(\)"),
 }  # fmt: skip

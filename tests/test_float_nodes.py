@@ -87,3 +87,53 @@ def test_integers_and_floats_side_by_side(one_thread: None) -> None:
         for expected, graph, pte in floats[2:]:
             assert torch.equal(expected, graph)
             assert torch.equal(expected, pte)
+
+
+# --- layers whose weight is computed
+
+
+class Computed(nn.Module):
+    """Layers with a weight made of an input, of a parameter, and of state that forward changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.a, self.b, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(4, 3)
+            self.scaled = nn.Parameter(torch.rand(3, 3))
+            self.register_buffer("state", torch.rand(3, 3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = self.head(F.linear(self.a(x), self.b(y)).relu())
+        z = F.linear(z, self.state.clone()).relu()
+        self.state.mul_(0.5)
+        z = F.linear(z, torch.ones(3, 3) * 0.1 + torch.eye(3))
+        return F.linear(z, self.scaled / self.scaled.sum())
+
+
+def test_a_computed_weight_is_not_quantized(one_thread: None) -> None:
+    """ExecuTorch's kernel for quantizing it ends the process."""
+    torch.manual_seed(0)
+    data = [(torch.randn(2, 6), torch.randn(4, 6)) for _ in range(4)]
+    model = Computed().eval()
+    by_channel = [n for n in raw_ptq(model, data[0]).graph.nodes if "per_channel" in n.name]
+    assert any(n.name.startswith("quantize") for n in by_channel), "mended in ExecuTorch"
+    qdq = xnnpack_ptq(Computed().eval(), data[0], calibration=data)
+    counts = op_counts(qdq)
+    assert "quantize_per_channel" not in counts
+    # a, head, and the weight made of a parameter; the quantizer itself takes b for a weight
+    assert counts["dequantize_per_channel"] == 3
+    runner = PteRunner(lower_to_xnnpack(qdq, data[0]).pte)
+    expected = Computed().eval()
+    for batch in data[:2]:  # the state goes on
+        assert sqnr_db(expected(*batch), runner(*batch)) > 25
+
+
+def test_a_computed_weight_is_not_quantized_dynamically(one_thread: None) -> None:
+    class Product(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return F.conv2d(x, y).relu() + F.linear(x, y[0, 0]).sum()
+
+    example = (torch.randn(1, 2, 3, 3), torch.randn(2, 2, 3, 3))
+    qdq = xnnpack_ptq(Product().eval(), example, is_dynamic=True)
+    assert not any("quantize" in op for op in op_counts(qdq))

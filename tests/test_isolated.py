@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 from common import _isolated
-from common._isolated import look_in_worker
+from common._isolated import check_isolated, look_in_worker
+from common._pte_file import read_description
 from common._trial import Problem, Trial, find_problem, from_line, to_line
 from common.executorch_utils import PteFormatError, PteLoadError, PteRunner, save_pte
 from tests.programs import Program, portable
@@ -150,6 +151,21 @@ def test_a_child_that_ends(
     with pytest.raises(PteFormatError, match=said):
         check_with(conv, monkeypatch, in_child)
     assert capfd.readouterr() == ("", "")
+
+
+@needs_fork
+def test_a_new_program_that_kills_is_not_called_damaged(
+    conv: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_isolated, "find_problem", lambda trial: os.abort())
+    program = read_description(conv.pte)
+    with pytest.raises(PteFormatError, match=r"^the program is damaged: a child .*copy the file"):
+        check_isolated(conv.pte, program, "forward")
+    with pytest.raises(PteFormatError) as new:
+        check_isolated(conv.pte, program, "forward", may_fail=True)
+    assert str(new.value).startswith("the program ends the process that runs it: a child process")
+    assert "damaged" not in str(new.value)
+    assert "file" not in str(new.value)
 
 
 @needs_fork

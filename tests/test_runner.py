@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -468,6 +469,40 @@ def test_outputs_whose_size_depends_on_values() -> None:
     runner = PteRunner(portable(NonZero().eval(), (torch.ones(4),)))
     for x in (torch.tensor([0.0, 1, 0, 2]), torch.zeros(4), torch.ones(4)):
         assert torch.equal(runner(x), x.nonzero())
+
+
+NESTED: dict[str, Any] = {
+    "tensor": lambda y: y,
+    "tuple": lambda y: (y, y + 1),
+    "list": lambda y: [y],
+    "tuple in tuple": lambda y: ((y,),),
+    "state of one": lambda y: (y, (y + 1,)),
+    "dict of one": lambda y: (y, {"a": y + 1}),
+    "empty list": lambda y: ((y, y + 1), []),
+    "none": lambda y: {"a": None, "b": (y, None)},
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_every_structure_comes_back(kind: str) -> None:
+    class Returns(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return NESTED[kind](x * 2)
+
+    x = torch.arange(3.0)
+    found = PteRunner(portable(Returns(), (x,)))(x)
+    (leaves, structure), (wanted, expected) = map(pytree.tree_flatten, (found, Returns()(x)))
+    assert structure == expected
+    assert all(a is b or torch.equal(a, b) for a, b in zip(leaves, wanted, strict=True))
+
+
+def test_a_tuple_of_one_comes_back_as_its_tensor() -> None:
+    class Returns(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return (x * 2,)
+
+    x = torch.arange(3.0)
+    assert torch.equal(PteRunner(portable(Returns(), (x,)))(x), x * 2)
 
 
 # --- inputs by name, nested, and such that must agree

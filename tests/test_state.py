@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from common._state import with_state_outside
+from common._state import unchanged, with_state_outside
 from common.executorch_utils import PteRunner, lower_to_xnnpack, xnnpack_ptq
 from common.metrics import sqnr_db
 from common.pt2e import get_xnnpack_quantizer
@@ -112,3 +112,31 @@ def test_a_model_without_state_is_exported_as_it_is(inplace: bool) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=inplace)).eval()
     program = torch.export.export(model, (torch.zeros(1, 3, 4, 4),))
     assert with_state_outside(program) == (program, [])
+
+
+def test_a_model_is_afterwards_what_it_was() -> None:
+    class Remembers(nn.Module):
+        seen: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.full((2,), torch.nan))
+            self.calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen += x
+            self.seen = self.seen * 2
+            self.calls, self.last = self.calls + 1, x
+            return x
+
+    model = nn.Sequential(Remembers(), Remembers())
+    buffers = dict(model.named_buffers())
+    with torch.no_grad(), unchanged(model):
+        buffers["0.seen"].zero_()
+        model(torch.ones(2))
+        assert model[0].calls == 1
+    assert dict(model.named_buffers()).keys() == buffers.keys()
+    assert all(now is buffers[name] for name, now in model.named_buffers())
+    assert all(bool(b.isnan().all()) for b in model.buffers())
+    assert model[0].calls == model[1].calls == 0
+    assert not hasattr(model[0], "last")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import re
 import struct
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -12,7 +15,8 @@ import torch
 from torch import fx, nn
 
 from common import _lowering, _verification
-from common._rounding import input_ranges, output_scales, without_rounding
+from common._agreement import Output, check_output, not_telling
+from common._rounding import in_float64, input_ranges, output_scales, without_rounding
 from common._samples import fresh_inputs
 from common._verification import is_small, verify_lowered
 from common.data import digits
@@ -37,6 +41,7 @@ from tests.programs import (
     linear,
     portable,
     rows,
+    siblings,
 )
 
 
@@ -78,6 +83,10 @@ def test_lower_returns_two_values_and_what_was_found() -> None:
     assert lowered.verification.outputs[0].sqnr > 100
     assert lowered.verification.n_inputs == 4
     assert Lowered(edge, pte).verification is None
+    assert lowered._replace(pte=b"other").verification is None
+    assert copy.copy(lowered).verification is lowered.verification
+    with pytest.raises(TypeError, match=r"cannot be pickled.*save_pte\(lowered\.pte, path\)"):
+        pickle.dumps(lowered)
 
 
 def test_lower_verifies_with_inputs_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +97,12 @@ def test_lower_verifies_with_inputs_of_the_caller(monkeypatch: pytest.MonkeyPatc
     )
     inputs = [(rows(1, seed),) for seed in range(3)]
     layer = nn.ReLU().eval()
-    assert lower_to_xnnpack(layer, (rows(1),), verify=iter(inputs)).verification is not None
+    lowered = lower_to_xnnpack(layer, (rows(1),), verify=iter(inputs))
+    assert lowered.verification is not None
     assert seen == [inputs]
     assert lower_to_xnnpack(layer, (rows(1),), verify=False).verification is None
     with pytest.raises(ValueError, match="at least one tuple of inputs, got none"):
-        verify(b"", layer, [])
+        verify(lowered.pte, layer, [])
 
 
 def test_what_counts_as_small() -> None:
@@ -153,6 +163,56 @@ def test_infinities_at_the_same_places_are_right() -> None:
     assert verify(pte, Log(), [(torch.tensor([0.0, 1.0, -1.0, 2.0]),)]).outputs[0].sqnr > 100
 
 
+def test_the_sign_of_an_infinity_counts() -> None:
+    class Inverse(nn.Module):
+        def __init__(self, sign: float) -> None:
+            super().__init__()
+            self.sign = sign
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.sign / x
+
+    pte, x = portable(Inverse(1.0), (torch.ones(2),)), torch.tensor([0.0, 1.0])
+    with pytest.raises(VerificationError, match="not the same at the same places"):
+        verify(pte, Inverse(-1.0), [(x,)])
+
+
+class Masked(nn.Module):
+    """A layer, some of whose results are replaced by a number that stands for minus infinity."""
+
+    def __init__(self, hidden: float, factor: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc, self.hidden, self.factor = nn.Linear(6, 4), hidden, factor
+        self.register_buffer("mask", torch.tensor([True, False, False, False]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.fc(x) * self.factor).masked_fill(self.mask, self.hidden)
+
+
+@pytest.mark.parametrize("hidden", [-1e4, -1e9, -torch.inf])
+def test_a_mask_does_not_hide_what_is_wrong(hidden: float) -> None:
+    pte = portable(Masked(hidden), (rows(3),))
+    assert verify(pte, Masked(hidden), [(rows(3),)]).outputs[0].sqnr > 100
+    with pytest.raises(VerificationError, match="does not compute what its graph computes"):
+        verify(pte, Masked(hidden, factor=1.1), [(rows(3),)])
+
+
+def test_another_structure_of_the_outputs_is_caught() -> None:
+    class Nested(nn.Module):
+        def __init__(self, key: str) -> None:
+            super().__init__()
+            self.key = key
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return x + 1, {self.key: x + 2}
+
+    pte = portable(Nested("a"), (rows(1),))
+    assert verify(pte, Nested("a"), [(rows(1),)]).outputs[1].sqnr > 100
+    with pytest.raises(VerificationError, match=r"(?s)the structure .*'a'.*, its graph .*'b'"):
+        verify(pte, Nested("b"), [(rows(1),)])
+
+
 def test_other_outputs_are_caught(conv: Program, many_values: Program) -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -202,7 +262,126 @@ def test_a_model_with_state_is_compared_from_state_to_state(counter: bytes) -> N
         verify(counter, model, [x])
 
 
+class Cumulative(nn.Module):
+    """Returns the buffer that it changes, itself and not a copy."""
+
+    total: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(2, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.add_(x)
+        return self.total
+
+
+def test_a_model_that_returns_its_state_itself() -> None:
+    model = Cumulative()
+    found = verify(portable(model, (rows(2),)), model, [(rows(2, n),) for n in range(3)])
+    assert found.outputs[0].sqnr > 100
+    assert not model.total.any()
+
+
+def test_a_model_that_cannot_be_copied() -> None:
+    class Locked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock, self.fc = threading.Lock(), nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.last = self.fc(x)
+            return self.last * 2
+
+    model = Locked().eval()
+    assert verify(portable(model, (rows(2),)), model, [(rows(2),)]).outputs[0].sqnr > 100
+
+
+def test_inputs_by_name_come_in_pairs(siblings_int8: Program) -> None:
+    args, kwargs = siblings(3, 5)
+    found = verify(siblings_int8.pte, siblings_int8.qdq, [(args, kwargs)])
+    assert found.outputs[0].max_lsb in (0, 1, None)
+    with pytest.raises(TypeError, match=r"item 0: expected a pair \(args, kwargs\) of a tuple and"):
+        verify(siblings_int8.pte, siblings_int8.qdq, [args])
+    with pytest.raises(TypeError, match=r"item 0: expected a tuple of inputs, got Tensor\. Write"):
+        verify(siblings_int8.pte, siblings_int8.qdq, [torch.ones(1)])  # type: ignore[list-item]
+
+
 # --- the bound
+
+
+def output(graph: torch.Tensor, pte: torch.Tensor, exact: torch.Tensor | None, **kind: Any) -> Any:
+    kind = {"scale": None, "is_quantized": False, "by_row": False, **kind}
+    return Output(pte=pte, graph=graph, exact=exact, fp32=None, **kind)
+
+
+def test_the_bound_is_the_rounding_of_the_graph_itself() -> None:
+    torch.manual_seed(0)
+    exact = torch.randn(500, 4)
+    for noise in (1e-2, 1e-3, 1e-6):
+        graph = exact + noise * torch.randn_like(exact)
+        check = check_output(0, output(graph, graph + noise * torch.randn_like(exact), exact))
+        assert check.least == pytest.approx(min(60, sqnr_db(exact, graph) - 6))
+        wrong = graph + max(3 * noise, 3e-3) * torch.randn_like(exact)
+        with pytest.raises(VerificationError):
+            check_output(0, output(graph, wrong, exact))
+    half = output(graph.half(), graph.half(), exact)
+    assert check_output(0, half).least == pytest.approx(sqnr_db(exact, graph.half()) - 18, abs=0.1)
+
+
+def test_where_rounding_drowns_all_nothing_is_proven() -> None:
+    torch.manual_seed(0)
+    exact = torch.randn(500, 4)
+    graph = exact + torch.randn_like(exact)
+    noise = output(graph, graph + torch.randn_like(exact), exact, is_quantized=True)
+    check = check_output(3, noise)
+    assert not check.is_telling
+    assert re.search(r"cannot tell whether output 3 .*the bound is -5\.", not_telling(check))
+    decided = check_output(0, output(graph, graph + 1e-4, None, is_quantized=True))
+    assert "values decide how many results there are" in not_telling(decided)
+    assert check_output(0, output(graph, graph.clone(), exact)).is_telling
+
+
+class Residue(nn.Module):
+    """What is left of one after subtracting one: nothing but rounding."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.softmax(-1).sum(-1) - 1
+
+
+def test_an_output_of_nothing_but_rounding_is_let_through_with_a_warning() -> None:
+    x = 3 * rows(50)
+    with pytest.warns(UserWarning, match="verify cannot tell whether output 0 of the .pte"):
+        found = verify(portable(Residue(), (x,)), Residue(), [(x,)])
+    assert "cannot tell" in str(found)
+
+
+def test_kernels_of_16_bits_sum_up_in_them() -> None:
+    layer, x = nn.Linear(64, 64).bfloat16().eval(), torch.randn(4, 64).bfloat16()
+    found = verify(portable(layer, (x,)), layer, [(x,)]).outputs[0]
+    assert found.least < found.sqnr < 60
+    with torch.no_grad():
+        layer.weight[0] += 0.1
+    with pytest.raises(VerificationError):
+        verify(portable(nn.Linear(64, 64).bfloat16().eval(), (x,)), layer, [(x,)])
+
+
+def test_a_graph_in_float64_computes_the_same() -> None:
+    class Types(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.shift = nn.Linear(6, 3), torch.ones(3) / 3
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.fc(x).to(torch.float32) + self.shift + torch.zeros(3)
+            return y + torch.tensor([0.1, 0.2, 0.3])
+
+    model = Types().eval()
+    graph = torch.export.export(model, (rows(5),)).module()
+    exact = in_float64(graph)(rows(5).double())
+    assert exact.dtype == torch.float64
+    assert 120 < sqnr_db(exact, model(rows(5))) < 200
+    assert graph(rows(5)).dtype == torch.float32, "the caller's graph is not changed"
 
 
 def test_without_rounding_is_the_float_network_with_int8_weights(conv_int8: Program) -> None:
