@@ -6,6 +6,7 @@
 ``common.metrics``        SQNR, distance in LSB, accuracy
 ``common.layers``         SQNR of every layer of a Q/DQ graph
 ``common.inspection``     any ``.pte`` without its model: what is in it, what changed
+``common.report``         what becomes of a model's ops on the road, and what to change
 ``common.graph_utils``    short op names and op counts of an FX graph
 ``common.models``         the course model
 ``common.data``           real digits, the trained course model

@@ -14,6 +14,7 @@ from common._table import Table
 from common.viz import Drawing
 
 _IN_SHAPE = re.compile(r"(?<=\d), (?=[≤\d])")
+_LONG_CELL = re.compile(r'<td align="left">(?=[^<]{30})')
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 0 auto; padding: 1rem; }
@@ -26,12 +27,13 @@ caption { text-align: left; padding-bottom: 0.25rem; }
 th, td { border-bottom: 1px solid #8886; padding: 0.2rem 0.9rem 0.2rem 0; vertical-align: top; }
 td { font-family: ui-monospace, Menlo, Consolas, monospace; font-variant-numeric: tabular-nums; }
 td { white-space: nowrap; }
+td[align="left"] { white-space: normal; min-width: 4.5rem; }
+td.long { min-width: 12rem; }
 img { max-width: 100%; height: auto; border-radius: 4px; margin-top: 0.75rem; }
 summary { cursor: pointer; margin: 0.75rem 0; }
 @media (max-width: 45rem) {
   table { font-size: 0.8rem; }
   th, td { padding-right: 0.6rem; }
-  td[align="left"] { white-space: normal; min-width: 4.5rem; }
 }
 """.strip()
 
@@ -116,4 +118,5 @@ def _html(body: Table | Bars | Drawing | str) -> str:
         return body._repr_mimebundle_()["text/html"]
     # A shape stays in one line. A wide table scrolls by itself; the page does not.
     shown = _IN_SHAPE.sub(",&nbsp;", body._html())
+    shown = _LONG_CELL.sub('<td class="long" align="left">', shown)
     return f'<div class="table">{shown}</div>'

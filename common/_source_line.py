@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sysconfig
 import traceback
 from dataclasses import dataclass
 from functools import cache
@@ -99,6 +100,12 @@ def _shown(file: str) -> str:
 def is_of_a_library(file: str) -> bool:
     """Tell whether a file belongs to torch, torchao or executorch."""
     return file.startswith(_folders())
+
+
+def is_installed(file: str) -> bool:
+    """Tell whether a file belongs to an installed package, or to Python itself."""
+    standard = sysconfig.get_paths()["stdlib"]
+    return "site-packages" in Path(file).parts or file.startswith((standard, "<frozen"))
 
 
 def _is_a_model(frame: traceback.FrameSummary) -> bool:
