@@ -165,17 +165,6 @@ _NO_RULE = (
     "XNNPACK has nothing for it: a portable kernel computes it in float32, between delegates."
 )
 
-_SOFTMAX = (
-    "In four dimensions, behind a convolution or a pooling, the softmax of ExecuTorch 1.5.1 is "
-    "taken over the wrong dimension; in three it is right."
-)
-
-# StaticConstantPad then has a float32 input and an int8 output, which XNNPACK refuses to load.
-_PAD = (
-    "An int8 op must follow the padding, here a product: with ExecuTorch 1.5.1 the program does "
-    "not load where an int8 op is in front of it and none behind."
-)
-
 RULES: tuple[_Rule, ...] = (
     # --- reductions and pooling
     _rule(
@@ -217,8 +206,8 @@ RULES: tuple[_Rule, ...] = (
     ),
     _rule(
         "avg_pool2d", OUTSIDE, "AvgPool2d that counts its padding",
-        f"Pad first; then there is no padding left to count. {_PAD}",
-        "F.avg_pool2d(x, 3, 1, 1)", "F.avg_pool2d(F.pad(x, (1, 1, 1, 1)) * 1.0, 3, 1)", "float32",
+        "Pad first; then there is no padding left to count.",
+        "F.avg_pool2d(x, 3, 1, 1)", "F.avg_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 1)", "float32",
         when=_pads,
     ),
     _rule(
@@ -298,8 +287,8 @@ RULES: tuple[_Rule, ...] = (
     ),
     _rule(
         "pad", OUTSIDE, "padding by reflection or repetition",
-        f"Zeros are taken. The numbers at the edge are others. {_PAD}",
-        'F.pad(x, (1, 1, 1, 1), mode="reflect")', "F.pad(x, (1, 1, 1, 1)) * 1.0", "float32",
+        "Zeros are taken. The numbers at the edge are others.",
+        'F.pad(x, (1, 1, 1, 1), mode="reflect")', "F.pad(x, (1, 1, 1, 1))", "float32",
         same=False,
         when=lambda node: _given(node, "mode") not in (None, "constant"),
     ),
@@ -417,19 +406,13 @@ RULES: tuple[_Rule, ...] = (
     # --- activations and normalization
     _rule(
         "softmax", OUTSIDE, "softmax over another than the last dimension",
-        f"Bring the dimension to the end, in three dimensions. {_SOFTMAX}",
-        "x.softmax(1)",
-        "x.flatten(2).transpose(1, 2).softmax(-1).transpose(1, 2).reshape(1, 4, 8, 8)", "float32",
+        "Bring the dimension to the end.",
+        "x.softmax(1)", "x.transpose(1, 3).softmax(-1).transpose(1, 3)", "float32",
     ),
     _rule(
         "log_softmax", OUTSIDE, "log_softmax",
-        f"XNNPACK has softmax and log. For the largest entry alone neither is needed. {_SOFTMAX}",
-        "x.log_softmax(-1)", "x.reshape(4, 8, 8).softmax(-1).log().reshape(1, 4, 8, 8)", "float32",
-    ),
-    _rule(
-        "softmax", FLOAT, "softmax of four dimensions", _SOFTMAX,
-        "x.softmax(-1)", "x.reshape(4, 8, 8).softmax(-1).reshape(1, 4, 8, 8)", "float32",
-        when=lambda node: _rank(node) == 4,
+        "XNNPACK has softmax and log. For the largest entry alone neither is needed.",
+        "x.log_softmax(-1)", "x.softmax(-1).log()", "float32",
     ),
     _rule(
         "elu", OUTSIDE, "ELU", "XNNPACK's partitioner has LeakyReLU, another function.",

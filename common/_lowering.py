@@ -34,8 +34,8 @@ from common._names import (
 )
 from common._observers import check_observed, check_scales, only_finite
 from common._one_at_a_time import one_at_a_time
-from common._pad_pass import float_pads_kept
 from common._partitioner import one_reader_each, partitioner
+from common._passes import mended_passes
 from common._portable import (
     check_kernels_exist,
     check_kernels_take,
@@ -312,7 +312,7 @@ def lower_to_xnnpack(
         in_words(program),
         row_major_nonzero(),
         without_unused_patterns(program),
-        float_pads_kept(),
+        mended_passes(),
     ):
         edge = to_edge_transform_and_lower(
             program,

@@ -27,7 +27,7 @@ CORE = (
     "mean over height and width without keepdim",
     "chunk or split",
     "a convolution used twice",
-    "softmax of four dimensions",
+    "log_softmax",
 )
 SHAPES = {  # of the names in the advice
     "x": (1, 4, 8, 8), "y": (1, 4, 8, 8), "z": (1, 4, 1, 1),

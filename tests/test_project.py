@@ -41,7 +41,7 @@ LAYERS = [
     | {"_rounding", "_samples"}
     | {"_shapes", "_signature", "_example", "_state"}
     | {"_exported", "_float_nodes", "_kernel_dtypes", "_lowering_words"}
-    | {"_names", "_one_at_a_time", "_pad_pass", "_portable"}
+    | {"_names", "_one_at_a_time", "_passes", "_portable"}
     | {"_observers", "_prepared", "_source_line", "_exports"},
     {"executorch_utils"},
     {"timing", "profiling", "roofline", "layers", "inspection", "report"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import os
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -85,25 +83,20 @@ def line_with(text: str) -> int:
     return number
 
 
-@contextlib.contextmanager
-def quantized_and_lowered(qdq: Any, lowered: dict[bool, Any]) -> Generator[None, None, None]:
-    """Let `report` find a model quantized and lowered; ``lowered[True]`` is the int8 program."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_report_run, "xnnpack_ptq", lambda *args, **kwargs: qdq)
-        patch.setattr(
-            _report_run, "lower_to_xnnpack", lambda gm, *args, **kwargs: lowered[gm is qdq]
-        )
-        yield
-
-
-def programs(int8: Program, fp32: Program) -> dict[bool, Any]:
-    return {True: Lowered(int8.edge, int8.pte), False: Lowered(fp32.edge, fp32.pte)}
+def quantized_and_lowered(patch: pytest.MonkeyPatch, int8: Program, fp32: Program) -> None:
+    """Let `report` find a model quantized and lowered."""
+    lowered = {True: Lowered(int8.edge, int8.pte), False: Lowered(fp32.edge, fp32.pte)}
+    patch.setattr(_report_run, "xnnpack_ptq", lambda *args, **kwargs: int8.qdq)
+    patch.setattr(
+        _report_run, "lower_to_xnnpack", lambda gm, *args, **kwargs: lowered[gm is int8.qdq]
+    )
 
 
 @pytest.fixture(scope="session")
 def tiny(course: Program, course_fp32: Program) -> Report:
     """The course model: nothing to find."""
-    with quantized_and_lowered(course.qdq, programs(course, course_fp32)):
+    with pytest.MonkeyPatch.context() as patch:
+        quantized_and_lowered(patch, course, course_fp32)
         return report(course.model, course.example, labelled=(IMAGES, LABELS))
 
 
@@ -150,10 +143,9 @@ def layer() -> tuple[nn.Module, tuple[torch.Tensor]]:
 
 
 @pytest.fixture
-def shortcut(conv: Program, conv_int8: Program) -> Iterator[None]:
+def shortcut(conv: Program, conv_int8: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `report` find `layer` quantized and lowered."""
-    with quantized_and_lowered(conv_int8.qdq, programs(conv_int8, conv)):
-        yield
+    quantized_and_lowered(monkeypatch, conv_int8, conv)
 
 
 # --- each op
@@ -653,8 +645,8 @@ def test_the_example_of_the_readme(
     (tmp_path / "net.py").write_text(code, "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    with quantized_and_lowered(course.qdq, programs(course, course_fp32)):
-        assert main(line.split()) == 0
+    quantized_and_lowered(monkeypatch, course, course_fp32)
+    assert main(line.split()) == 0
     assert capsys.readouterr().out.startswith("TinyConvNet: 1 delegate, every op inside")
     (tmp_path / "report.html").unlink()
     monkeypatch.setattr(module, "report", lambda **arguments: tiny)

@@ -1,4 +1,4 @@
-"""Padding of int8 values that float32 ops read: raw it does not load."""
+"""Two passes of XNNPACK: what they do to padding and softmax, and what is lowered instead."""
 
 from __future__ import annotations
 
@@ -40,6 +40,29 @@ def test_padding_of_int8_values_loads_and_is_right(
     runner = PteRunner(lower_to_xnnpack(qdq, data[0]).pte)
     for expected, actual in zip(qdq(*data[1]), runner(*data[1]), strict=True):
         assert sqnr_db(expected, actual) > 40
-    monkeypatch.setattr(_lowering, "float_pads_kept", nullcontext)
+    monkeypatch.setattr(_lowering, "mended_passes", nullcontext)
     with pytest.raises(VerificationError, match="Failed to create StaticConstantPad"):
         lower_to_xnnpack(qdq, data[0])  # no longer? then ExecuTorch has mended it
+
+
+class Softmax(nn.Module):
+    """Softmax along the last of four dimensions, behind a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.conv(x)
+        return y.softmax(-1), y.permute(0, 2, 3, 1).softmax(-1), y.relu()
+
+
+def test_softmax_behind_a_convolution(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = Softmax().eval(), (image(),)
+    runner = PteRunner(lower_to_xnnpack(model, data).pte)
+    for expected, actual in zip(model(*data), runner(*data), strict=True):
+        assert sqnr_db(expected, actual) > 80
+    monkeypatch.setattr(_lowering, "mended_passes", nullcontext)
+    wrong = PteRunner(lower_to_xnnpack(model, data, verify=False).pte)(*data)
+    # no longer? then ExecuTorch has mended it
+    assert [sqnr_db(a, b) > 80 for a, b in zip(model(*data), wrong, strict=True)] == [0, 0, 1]
